@@ -11,26 +11,14 @@ from torch import Tensor
 from openbench.config.constraints import Count, NonNegative, Positive, Seed
 from openbench.core import FeatureSet, Field, Head, Request, by_rows
 from openbench.errors import MethodError, NotApplicableError
-from openbench.methods._stats import (
-    FIT_BATCH,
-    Learning,
-    NearestMean,
-    drawn,
-    moments,
-    on_training,
-    plain_features,
-    row_normalise,
-    to_means,
-    unit_features,
-    whitening,
-)
+from openbench.methods import _stats as stats
 
 _STEPS = 100  # of k-means, at most
 _PER_CENTRE = 256  # samples that k-means sees per cluster, as faiss does
 
 
 @dataclass
-class MDS(NearestMean):
+class MDS(stats.NearestMean):
     """Squared Mahalanobis distance to the nearest class mean, one covariance shared by all classes.
 
     score(x) = min_c (f − μ_c)ᵀ Σ⁺ (f − μ_c), Σ the biased covariance of training features around their class means.
@@ -49,7 +37,7 @@ class MDS(NearestMean):
     arXiv 2505.18032.
     """
 
-    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LABELS)
+    needs: ClassVar[Request] = stats.on_training(Field.FEATURES, Field.LABELS)
     reference: ClassVar[str] = (
         "Lee et al., NeurIPS 2018, arXiv 1807.03888; ++: Müller & Hein, ICML 2025, arXiv 2505.18032"
     )
@@ -58,15 +46,15 @@ class MDS(NearestMean):
 
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn class means and the shared covariance from training features (n, d) and labels (n,)."""
-        vectors = unit_features if self.normalise else plain_features
-        self._learn_means(moments(train, "MDS", vectors))
+        vectors = stats.unit_features if self.normalise else stats.plain_features
+        self._learn_means(stats.moments(train, "MDS", vectors))
 
     def _vectors(self, x: FeatureSet) -> Tensor:
-        return row_normalise(x.features) if self.normalise else x.features
+        return stats.row_normalise(x.features) if self.normalise else x.features
 
 
 @dataclass
-class RMDS(Learning):
+class RMDS(stats.Learning):
     """Squared Mahalanobis distance to the nearest class mean, less the one to the mean of all training features.
 
     score(x) = min_c (f − μ_c)ᵀ Σ⁺ (f − μ_c) − (f − μ)ᵀ Σ₀⁺ (f − μ), Σ the biased covariance around class means, Σ₀ the
@@ -85,7 +73,7 @@ class RMDS(Learning):
     Mahalanobis++: Improving OOD Detection via Feature Normalization, ICML 2025, arXiv 2505.18032.
     """
 
-    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LABELS)
+    needs: ClassVar[Request] = stats.on_training(Field.FEATURES, Field.LABELS)
     reference: ClassVar[str] = (
         "Ren et al., ICML workshop 2021, arXiv 2106.09022; ++: Müller & Hein, ICML 2025, arXiv 2505.18032"
     )
@@ -94,11 +82,11 @@ class RMDS(Learning):
 
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn class means and both covariances from training features (n, d) and labels (n,), in one pass."""
-        vectors = unit_features if self.normalise else plain_features
-        m = moments(train, "RMDS", vectors)
+        vectors = stats.unit_features if self.normalise else stats.plain_features
+        m = stats.moments(train, "RMDS", vectors)
         if int(m.present.sum()) < 2:
             raise NotApplicableError("RMDS.fit: with a single class all scores would be 0 — choose method=mds")
-        within, total, center = whitening(m.within_covariance()), whitening(m.total_covariance()), m.mean()
+        within, total, center = stats.whitening(m.within_covariance()), stats.whitening(m.total_covariance()), m.mean()
         self.center_ = center.float()
         self.within_ = within.float()
         self.total_ = total.float()
@@ -106,16 +94,16 @@ class RMDS(Learning):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        features = row_normalise(x.features) if self.normalise else x.features
+        features = stats.row_normalise(x.features) if self.normalise else x.features
         centred = features - self.learnt("center_").to(features.device)
         white = by_rows(centred, self.within_.to(centred.device).T)
-        nearest = to_means(white, self.means_.to(centred.device)).amin(dim=1)
+        nearest = stats.to_means(white, self.means_.to(centred.device)).amin(dim=1)
         background = by_rows(centred, self.total_.to(centred.device).T).square().sum(dim=1)
         return white.square().sum(dim=1) + nearest - background
 
 
 @dataclass
-class ScaledMDS(NearestMean):
+class ScaledMDS(stats.NearestMean):
     """Squared Mahalanobis distance to the nearest class mean, of features divided by a power of their length.
 
     score(x) = min_c (φ − μ_c)ᵀ Σ⁺ (φ − μ_c), φ = f/‖f‖^β, Σ the biased covariance of training φ around class means.
@@ -131,14 +119,14 @@ class ScaledMDS(NearestMean):
     Σ⁺ is a pseudo-inverse; a feature of zeros stays zero.
     """
 
-    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LABELS)
+    needs: ClassVar[Request] = stats.on_training(Field.FEATURES, Field.LABELS)
     reference: ClassVar[str] = "Janiak et al., 2025, arXiv 2510.15202"
 
     beta: NonNegative = 1.0
 
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn class means and the shared covariance from training features (n, d) and labels (n,)."""
-        self._learn_means(moments(train, "ScaledMDS", lambda rows: self._scaled(rows.features.double())))
+        self._learn_means(stats.moments(train, "ScaledMDS", lambda rows: self._scaled(rows.features.double())))
 
     def _vectors(self, x: FeatureSet) -> Tensor:
         return self._scaled(x.features)
@@ -151,7 +139,7 @@ class ScaledMDS(NearestMean):
 
 
 @dataclass
-class GMM(Learning):
+class GMM(stats.Learning):
     """Negative log-density of a mixture of Gaussians, one for each class with a covariance of its own.
 
     score(x) = −log Σ_c π_c N(f; μ_c, Σ_c + εs̄ I), π_c the share of training samples in class c, μ_c and Σ_c their mean
@@ -171,14 +159,14 @@ class GMM(Learning):
     so that their scale does not matter. OpenOOD's `gmm` is another: clusters without labels, one covariance for all.
     """
 
-    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LABELS)
+    needs: ClassVar[Request] = stats.on_training(Field.FEATURES, Field.LABELS)
     reference: ClassVar[str] = "Mukhoti et al., CVPR 2023, arXiv 2102.11582"
 
     ridge: Positive = 1e-6
 
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn means, covariances and shares of the classes from training features (n, d) and labels (n,)."""
-        m = moments(train, "GMM")
+        m = stats.moments(train, "GMM")
         ridge = self.ridge * float(m.within_covariance().diagonal().mean())
         counts, means = m.counts[m.present], m.class_means()
         # In one piece: pieces among the larger ones of the loop leave holes, of nearly the same size in all.
@@ -223,14 +211,14 @@ class GMM(Learning):
 def _scatter(train: FeatureSet, rows: Tensor, mean: Tensor) -> Tensor:
     """Σ (x − μ)(x − μ)ᵀ (d, d) float64 over some rows, read in parts."""
     total = mean.new_zeros(len(mean), len(mean))
-    for part in torch.split(rows, FIT_BATCH):
+    for part in torch.split(rows, stats.FIT_BATCH):
         x = train.features[part].double() - mean
         total.addmm_(x.T, x)
     return total
 
 
 @dataclass
-class SSD(Learning):
+class SSD(stats.Learning):
     """Squared Mahalanobis distance to the nearest cluster of unit features, each cluster with a covariance of its own.
 
     score(x) = min_m (u − μ_m)ᵀ Σ_m⁺ (u − μ_m), u = (f̂ − f̄)/s with f̂ = f/‖f‖ and f̄, s the mean and the deviation of
@@ -252,7 +240,7 @@ class SSD(Learning):
     is not here.
     """
 
-    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LABELS)
+    needs: ClassVar[Request] = stats.on_training(Field.FEATURES, Field.LABELS)
     reference: ClassVar[str] = "Sehwag et al., ICLR 2021, arXiv 2103.12051"
 
     clusters: Count | Literal["labels"] = 1
@@ -260,7 +248,7 @@ class SSD(Learning):
 
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn scaling and clusters from training features (n, d), and labels (n,) where they are the clusters."""
-        whole = moments(train, "SSD", unit_features, by_class=False)
+        whole = stats.moments(train, "SSD", stats.unit_features, by_class=False)
         deviation = whole.total_covariance().diagonal().clamp(min=0).sqrt()
         self.center_ = whole.mean().float()
         self.inverse_ = torch.where(deviation > 0, 1 / deviation, 0.0).float()
@@ -287,11 +275,11 @@ class SSD(Learning):
 
     def _placed(self, features: Tensor) -> Tensor:
         """Features u (n, d)."""
-        return (row_normalise(features) - self.center_.to(features.device)) * self.inverse_.to(features.device)
+        return (stats.row_normalise(features) - self.center_.to(features.device)) * self.inverse_.to(features.device)
 
     def _batches(self, train: FeatureSet) -> Iterator[Tensor]:
         """Training u, a batch at a time."""
-        return (self._placed(rows.features) for rows in train.batches(FIT_BATCH))
+        return (self._placed(rows.features) for rows in train.batches(stats.FIT_BATCH))
 
     def _members(self, train: FeatureSet) -> Tensor:
         """The cluster (n,) of each training sample."""
@@ -300,7 +288,7 @@ class SSD(Learning):
         if self.clusters == 1:
             return torch.zeros(len(train), dtype=torch.int64, device=train.device)
         self.require(self.clusters <= len(train), "clusters", f"1 to {len(train)}, the number of training samples")
-        seen = drawn(train, _PER_CENTRE * self.clusters, self.seed)
+        seen = stats.drawn(train, _PER_CENTRE * self.clusters, self.seed)
         centres = _k_means(torch.cat(list(self._batches(seen))).double(), self.clusters, self.seed)
         return torch.cat([_nearest(u.double(), centres) for u in self._batches(train)])
 
@@ -327,7 +315,7 @@ def _gaussian(batches: Iterator[Tensor], members: Tensor, cluster: int) -> tuple
     # Float32 features alike to the last digit leave 1e-14 of their square.
     if float(covariance.trace()) <= 1e-12 * float(mean.square().sum() + covariance.trace()):
         return mean, mean.new_zeros(len(mean), 0)
-    return mean, whitening(covariance)
+    return mean, stats.whitening(covariance)
 
 
 def _k_means(points: Tensor, k: int, seed: int) -> Tensor:

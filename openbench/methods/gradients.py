@@ -10,18 +10,8 @@ from torch import Tensor
 from openbench.config.constraints import NonNegative, Positive
 from openbench.core import FeatureSet, Field, Head, LiveBackbone, LiveMethod, Method, Perturb, Request
 from openbench.errors import MethodError
+from openbench.methods import _stats as stats
 from openbench.methods._bank import Bank
-from openbench.methods._stats import (
-    BLOCK,
-    Learning,
-    class_means,
-    log_odds_against_top,
-    log_odds_by_class,
-    of_log_odds,
-    on_training,
-    softmax,
-    softmax_shortfall,
-)
 
 Form = Literal["logit", "softmax"]
 Scale = Literal["log_odds", "probability"]
@@ -68,19 +58,19 @@ class ODIN(Method):
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         if self.scale == "probability":
-            return softmax_shortfall(x.logits, self.temperature)
-        return log_odds_against_top(x.logits, self.temperature)
+            return stats.softmax_shortfall(x.logits, self.temperature)
+        return stats.log_odds_against_top(x.logits, self.temperature)
 
     def class_scores(self, x: FeatureSet) -> Tensor | None:
         """Return the same for each class instead of the top one, (n, c) float32."""
         if self.scale == "log_odds":
-            return log_odds_by_class(x.logits, self.temperature)
+            return stats.log_odds_by_class(x.logits, self.temperature)
         p = torch.softmax(x.logits.double() / self.temperature, dim=1)
         return (1 / p.shape[1] - p).float()
 
     def class_probabilities(self, scores: Tensor) -> Tensor | None:
         """Return softmax(z/T), (n, c)."""
-        return of_log_odds(scores) if self.scale == "log_odds" else 1 / scores.shape[1] - scores
+        return stats.of_log_odds(scores) if self.scale == "log_odds" else 1 / scores.shape[1] - scores
 
 
 @dataclass
@@ -206,7 +196,7 @@ class PRO(LiveMethod):
     def _uncertainty(self, logits: Tensor) -> Tensor:
         """Return u (n,) float32."""
         if self.confidence == "msp":
-            return log_odds_against_top(logits, self.temperature)
+            return stats.log_odds_against_top(logits, self.temperature)
         log_p = torch.log_softmax(logits.double() / self.temperature, dim=1)
         return -(log_p.exp() * log_p).sum(dim=1).float()
 
@@ -239,10 +229,10 @@ class GradNorm(Method):
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         classes = x.logits.shape[1]
-        p = softmax(x.logits / self.temperature)
+        p = stats.softmax(x.logits / self.temperature)
         residual = p.mul_(classes).sub_(1).abs_().sum(dim=1) / self.temperature
         # |f| summed: torch's vector norm of order 1 takes three times as long on a CPU, |f| of all rows twice.
-        length = torch.cat([rows.abs().sum(dim=1) for rows in torch.split(x.features, BLOCK)])
+        length = torch.cat([rows.abs().sum(dim=1) for rows in torch.split(x.features, stats.BLOCK)])
         norm = length * residual
         return -(norm / classes if self.mean else norm)
 
@@ -264,12 +254,12 @@ class GradUncertainty(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        residual = softmax(x.logits).mul_(x.logits.shape[1]).sub_(1).square().sum(dim=1)
+        residual = stats.softmax(x.logits).mul_(x.logits.shape[1]).sub_(1).square().sum(dim=1)
         return -residual * (x.features.square().sum(dim=1) + 1)
 
 
 @dataclass
-class GROOD(Learning):
+class GROOD(stats.Learning):
     """Squared distance between the sample's gradient and the nearest one of a training sample.
 
     score(x) = min_i ‖g(x) − g(x_i)‖², g(x) = π_o (f − o)/‖f − o‖, π = softmax over k of −‖f − p_k‖, p_k the class means
@@ -286,12 +276,12 @@ class GROOD(Learning):
     a hundred lists).
     """
 
-    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS, Field.LABELS)
+    needs: ClassVar[Request] = stats.on_training(Field.FEATURES, Field.LOGITS, Field.LABELS)
     reference: ClassVar[str] = "ElAraby et al., TMLR 2025, arXiv 2312.14427"
 
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn prototypes from features (n, d) and labels, then gradients of samples that logits (n, c) get right."""
-        means = class_means(train, train.logits.shape[1])
+        means = stats.class_means(train, train.logits.shape[1])
         present = torch.bincount(train.labels.cpu(), minlength=len(means)).to(means.device) > 0
         prototypes = means[present]
         self.prototypes_ = torch.cat([prototypes, prototypes.mean(dim=0, keepdim=True)])

@@ -14,16 +14,7 @@ from torch.nn import functional
 from openbench.config.constraints import Count, Positive
 from openbench.core import FeatureSet, Field, Head, Method, Request, Role
 from openbench.errors import MethodError
-from openbench.methods._stats import (
-    Learning,
-    SoftmaxMethod,
-    log_softmax,
-    max_softmax,
-    on_training,
-    ranks_in_class,
-    softmax,
-    sorted_rows,
-)
+from openbench.methods import _stats as stats
 
 _LEAST = torch.finfo(torch.float64).min
 _ROWS = 1024  # whose temporaries stay near the processor with ImageNet's classes
@@ -89,7 +80,7 @@ class Entropy(Method):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        log_p = log_softmax(x.logits.double())
+        log_p = stats.log_softmax(x.logits.double())
         return -(log_p.exp() * log_p).sum(dim=1).float()
 
 
@@ -122,13 +113,13 @@ class GEN(Method):
         m = min(self.top, x.logits.shape[1])
         if self.exact:
             return self._exact(x.logits, m)
-        p = softmax(x.logits)
+        p = stats.softmax(x.logits)
         p = p if m == p.shape[1] else p.topk(m, dim=1, sorted=False).values
         # One power of the product: powers take longer than all else.
         return (p * (1 - p)).pow_(self.gamma).sum(dim=1)
 
     def _exact(self, logits: Tensor, m: int) -> Tensor:
-        z = sorted_rows(logits).flip(1).double()
+        z = stats.sorted_rows(logits).flip(1).double()
         log_p = torch.log_softmax(z, dim=1)
         # Only the largest p can round to 1; its complement is the sum of all others.
         log_rest = torch.log1p(-log_p.exp())
@@ -137,7 +128,7 @@ class GEN(Method):
 
 
 @dataclass
-class KLM(Learning):
+class KLM(stats.Learning):
     """Divergence from the nearest class template of softmax probabilities.
 
     score(x) = min_k KL(p ‖ T_k), T_k the mean softmax of ID validation samples predicted as class k.
@@ -161,7 +152,7 @@ class KLM(Learning):
         largest = torch.full((classes, classes), _LEAST, dtype=torch.float64, device=train.device)
         sums, counts = torch.zeros_like(largest), torch.zeros_like(largest[:, :1])
         for rows in train.batches():
-            log_p = log_softmax(rows.logits.double())
+            log_p = stats.log_softmax(rows.logits.double())
             predicted = log_p.argmax(dim=1)
             known = largest
             largest = known.scatter_reduce(0, predicted[:, None].expand_as(log_p), log_p, "amax")
@@ -174,7 +165,7 @@ class KLM(Learning):
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         log_templates = self.learnt("log_templates_").to(x.logits.device)
-        log_p = log_softmax(x.logits.double())
+        log_p = stats.log_softmax(x.logits.double())
         p = log_p.exp()
         empty = log_templates.isneginf()
         cross = p @ torch.where(empty, 0.0, log_templates).T  # over the support of the templates
@@ -185,7 +176,7 @@ class KLM(Learning):
 
 
 @dataclass
-class TempScaling(Learning, SoftmaxMethod):
+class TempScaling(stats.Learning, stats.SoftmaxMethod):
     """Negative maximum softmax probability at the temperature that calibrates ID validation.
 
     score(x) = −max_c softmax(z/T)_c, T minimising the mean negative log-likelihood of ID validation labels.
@@ -215,7 +206,7 @@ class TempScaling(Learning, SoftmaxMethod):
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
-        return -max_softmax(self._class_logits(x))
+        return -stats.max_softmax(self._class_logits(x))
 
     def _class_logits(self, x: FeatureSet) -> Tensor:
         return x.logits / self.learnt("temperature_").to(x.logits.device)
@@ -249,7 +240,7 @@ def _converged(batches: Sequence[FeatureSet], n: int) -> float:
 
 
 @dataclass
-class OpenMax(Learning):
+class OpenMax(stats.Learning):
     """Log-odds of the unknown class, which collects what far logits lose.
 
     score(x) = u − log Σ_c exp z'_c, z'_c = z_c (1 − ω_c W_c(‖z − μ_c‖)), u = Σ_c (z_c − z'_c), ω = 1, (α−1)/α, …, 1/α
@@ -268,7 +259,7 @@ class OpenMax(Learning):
     A class without a correctly classified sample is never revised (OpenOOD: an error).
     """
 
-    needs: ClassVar[Request] = on_training(Field.LOGITS, Field.LABELS)
+    needs: ClassVar[Request] = stats.on_training(Field.LOGITS, Field.LABELS)
     reference: ClassVar[str] = "Bendale & Boult, CVPR 2016, arXiv 1511.06233"
 
     alpha: Count = 3
@@ -332,7 +323,7 @@ def _largest_per_class(values: Tensor, labels: Tensor, classes: int, size: int) 
     """The `size` largest values of each class (c, size); NaN where a class has fewer."""
     order = values.argsort(descending=True)
     values, labels = values[order], labels[order]
-    rank = ranks_in_class(labels)
+    rank = stats.ranks_in_class(labels)
     largest = values.new_full((classes, size), torch.nan)
     among = rank < size
     largest[labels[among], rank[among]] = values[among]

@@ -25,17 +25,7 @@ from openbench.core import (
 )
 from openbench.core.search import SearchContext, Trial, Tuned, best_trial, grid, with_params
 from openbench.errors import MethodError, NotApplicableError
-from openbench.methods._stats import (
-    Learning,
-    max_softmax,
-    moments,
-    on_training,
-    predictions,
-    to_means,
-    training,
-    true_labels,
-    whitening,
-)
+from openbench.methods import _stats as stats
 from openbench.metrics.curve import auroc
 
 Form = Literal["paper", "openood"]
@@ -44,12 +34,12 @@ _ROWS = 512  # Gram rows of a deep network take 150 kB per sample
 _TINY = 1e-6  # in |bound + 1e-6|, as published
 Solver = Literal["exact", "power"]
 Distances = NDArray[np.float64]
-NEEDS = on_training(Field.MAPS, Field.LABELS, layers=STAGES, pool="mean")
+NEEDS = stats.on_training(Field.MAPS, Field.LABELS, layers=STAGES, pool="mean")
 _REFERENCE = "Lee et al., NeurIPS 2018, arXiv 1807.03888"
 
 
 @dataclass
-class Gram(Learning):
+class Gram(stats.Learning):
     """How far row sums of Gram matrices of all orders leave the range of the predicted class, summed over layers.
 
     score(x) = (1/p̂) Σ_ℓ δ_ℓ(x)/E[δ_ℓ], δ_ℓ = Σ_{j,p} [relu(m − g) / |m| + relu(g − M) / |M|]; g_{ℓ,j,p} is the signed
@@ -75,7 +65,7 @@ class Gram(Learning):
     many of these.
     """
 
-    needs: ClassVar[Request] = on_training(Field.MAPS, Field.LOGITS, Field.LABELS, layers=STAGES, pool="gram10")
+    needs: ClassVar[Request] = stats.on_training(Field.MAPS, Field.LOGITS, Field.LABELS, layers=STAGES, pool="gram10")
     reference: ClassVar[str] = "Sastry & Oore, ICML 2020, arXiv 1912.12510"
 
     layers: Annotated[Sequence[str], MinLen(1)] | None = None
@@ -94,13 +84,13 @@ class Gram(Learning):
         """Learn ranges per class, layer, row and order, then each layer's mean deviation over the held-out part."""
         held_out = _drawn(len(train), self.held_out, self.seed)
         classes = train.logits.shape[1]
-        of = predictions if self.form == "paper" else true_labels
+        of = stats.predictions if self.form == "paper" else stats.true_labels
         self._learn_ranges(_rows(train, ~held_out), classes, of)
         sums = torch.zeros(len(self.low_), dtype=torch.float64, device=train.device)
         for rows in _rows(train, held_out):
             (deviations,) = self._deviations(rows, (rows.logits.argmax(dim=1),))
             if self.form == "paper":
-                deviations = deviations / max_softmax(rows.logits).double()[:, None]
+                deviations = deviations / stats.max_softmax(rows.logits).double()[:, None]
             sums += deviations.sum(dim=0)
         # 1e-7 as published: on a layer that no held-out sample leaves, any deviation counts much, but finitely.
         self.scale_ = sums / int(held_out.sum()) + 1e-7
@@ -121,7 +111,7 @@ class Gram(Learning):
         scale, scores = self.learnt("scale_").to(x.logits.device), []
         for rows in x.batches(_ROWS):
             totals = [(deviations / scale).sum(dim=1) for deviations in self._deviations(rows, classes(rows))]
-            scores.append((torch.stack(totals, dim=1) / max_softmax(rows.logits).double()[:, None]).float())
+            scores.append((torch.stack(totals, dim=1) / stats.max_softmax(rows.logits).double()[:, None]).float())
         return torch.cat(scores)
 
     def _learn_ranges(self, batches: Iterator[FeatureSet], classes: int, of: Callable[[FeatureSet], Tensor]) -> None:
@@ -280,14 +270,14 @@ class Clusters:
     def of(cls, train: FeatureSet | None, layer: str) -> "Clusters":
         """Learn them from the pooled map of a layer (n, d) and labels (n,), in float64."""
         where = f"MDSEnsemble at {layer}"
-        m = moments(training(train, where), where, lambda rows: rows.map(layer))
-        whiten, centre = whitening(m.within_covariance()), m.mean()
+        m = stats.moments(stats.training(train, where), where, lambda rows: rows.map(layer))
+        whiten, centre = stats.whitening(m.within_covariance()), m.mean()
         return cls(centre.float(), whiten.float(), ((m.class_means() - centre) @ whiten).float())
 
     def distance(self, pooled: Tensor) -> Tensor:
         """Return d²(x)/r (n,), d the distance of vectors (n, d) to the nearest mean; to its own it is 1 on average."""
         white = by_rows(pooled - self.centre.to(pooled.device), self.whiten.to(pooled.device).T)
-        nearest = to_means(white, self.means.to(pooled.device)).amin(dim=1)
+        nearest = stats.to_means(white, self.means.to(pooled.device)).amin(dim=1)
         return (white.square().sum(dim=1) + nearest) / white.shape[1]
 
 

@@ -12,20 +12,8 @@ from torch.nn import functional
 
 from openbench.config.constraints import Count, NonNegative, Seed, Share
 from openbench.core import FeatureSet, Field, Head, Request, StreamingMethod, by_rows
+from openbench.methods import _stats as stats
 from openbench.methods._bank import Bank
-from openbench.methods._stats import (
-    FIT_BATCH,
-    Learning,
-    balanced_draw,
-    inverse_spread,
-    max_softmax,
-    moments,
-    on_training,
-    ranks_in_class,
-    row_normalise,
-    sorted_rows,
-    unit_features,
-)
 
 _OPENOOD_BATCH = 200
 _BANK_CHUNK = 2048
@@ -42,7 +30,7 @@ _BLOCK = 256  # images of a stream whose turns are taken at once
 
 
 @dataclass
-class NNGuide(Learning):
+class NNGuide(stats.Learning):
     """Negative energy confidence, weighted by how near and how confident the closest training samples are.
 
     score(x) = −E(z) · mean of the k largest ⟨f̂, f̂_i⟩ E(z_i), E(z) = log Σ_c exp z_c, f̂ = f/‖f‖, i over a bank of
@@ -61,7 +49,7 @@ class NNGuide(Learning):
     Reference: Park et al., Nearest Neighbor Guidance for Out-of-Distribution Detection, ICCV 2023, arXiv 2309.14888.
     """
 
-    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS, Field.LABELS)
+    needs: ClassVar[Request] = stats.on_training(Field.FEATURES, Field.LOGITS, Field.LABELS)
     reference: ClassVar[str] = "Park et al., ICCV 2023, arXiv 2309.14888"
 
     k: Count = 100
@@ -73,12 +61,12 @@ class NNGuide(Learning):
         """Choose the bank and keep its guidance f̂_i E(z_i), (m, d)."""
         rows = train[self._chosen(train)]
         energy: Tensor = torch.logsumexp(rows.logits, dim=1, keepdim=True)
-        self.guides_ = row_normalise(rows.features) * energy
+        self.guides_ = stats.row_normalise(rows.features) * energy
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         guides = self.learnt("guides_").to(x.features.device)
-        similarity = by_rows(row_normalise(x.features), guides)
+        similarity = by_rows(stats.row_normalise(x.features), guides)
         guidance = similarity.topk(min(self.k, len(guides)), dim=1, sorted=False).values.mean(dim=1)
         return -torch.logsumexp(x.logits, dim=1) * guidance
 
@@ -88,11 +76,11 @@ class NNGuide(Learning):
             whole = (int(self.alpha * n / _OPENOOD_BATCH) + 1) * _OPENOOD_BATCH
             return torch.arange(min(whole, n))
         size = min(n, max(round(self.alpha * n), self.k))
-        return balanced_draw(train.labels, size, self.seed)
+        return stats.balanced_draw(train.labels, size, self.seed)
 
 
 @dataclass
-class Relation(Learning):
+class Relation(stats.Learning):
     """Negative sum of a sample's relations to all training samples.
 
     score(x) = −Σ_i [r_i > threshold] r_i^power, r_i = max(cos(f, f_i), 0) · ⟨p, p_i⟩, p = softmax(z), i over training
@@ -109,7 +97,7 @@ class Relation(Learning):
     NeurIPS 2023, arXiv 2301.12321.
     """
 
-    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS)
+    needs: ClassVar[Request] = stats.on_training(Field.FEATURES, Field.LOGITS)
     reference: ClassVar[str] = "Kim et al., NeurIPS 2023, arXiv 2301.12321"
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"power"})
@@ -144,7 +132,7 @@ def _unit(x: Tensor) -> Tensor:
 
 
 @dataclass
-class CFOOD(Learning):
+class CFOOD(stats.Learning):
     """Share of neighbours that references must take in before enough of them count the sample as a neighbour.
 
     score(x) = the smallest κ of a grid at which at least a share `share` of references i has ‖f̂ − f̂_i‖ ≤ the distance
@@ -178,7 +166,7 @@ class CFOOD(Learning):
         m = int(self.alpha * len(train))
         self.require(m >= 2, "alpha", f"at least {2 / len(train):.3g} for {len(train)} samples: two references")
         drawn = torch.randperm(len(train), generator=torch.Generator().manual_seed(self.seed))[:m].sort().values
-        self.references_ = row_normalise(train.features[drawn].double())
+        self.references_ = stats.row_normalise(train.features[drawn].double())
         self.squares_ = self.references_.square().sum(dim=1)
         values = np.concatenate(
             [np.linspace(0.001, 0.1, 100), np.linspace(0.105, 0.5, 81), np.linspace(0.51, 0.99, 49)]
@@ -188,7 +176,7 @@ class CFOOD(Learning):
         self.grid_ = torch.from_numpy(np.append(values[first], 1.0)).float()
         size, radii = max(1, _ENTRIES // m), []
         for part, squares in zip(torch.split(self.references_, size), torch.split(self.squares_, size), strict=True):
-            distances = sorted_rows(_squared_distances(part, self.references_, squares, self.squares_))
+            distances = stats.sorted_rows(_squared_distances(part, self.references_, squares, self.squares_))
             radii.append(distances[:, places + 1])  # the first is to itself
         self.radii_ = torch.cat(radii)
 
@@ -199,7 +187,7 @@ class CFOOD(Learning):
         # Rounding must not ask for one reference more than the share names.
         enough = max(1, int(np.ceil(self.share * len(references) - 1e-9)))
         scores = []
-        for part in torch.split(row_normalise(x.features.double()), max(1, _ENTRIES // len(references))):
+        for part in torch.split(stats.row_normalise(x.features.double()), max(1, _ENTRIES // len(references))):
             # For each reference the first grid value whose ball holds the sample; the `enough`-th smallest decides.
             first = torch.searchsorted(radii, _squared_distances(references, part, squares, part.square().sum(dim=1)))
             scores.append(grid[first.kthvalue(enough, dim=0).values])
@@ -212,7 +200,7 @@ def _squared_distances(a: Tensor, b: Tensor, a_squares: Tensor, b_squares: Tenso
 
 
 @dataclass
-class CombOOD(Learning):
+class CombOOD(stats.Learning):
     """Logarithm of the distance to the k-th neighbour plus the squared Mahalanobis distance of normalised features.
 
     score(x) = √d log ‖f̂ − f̂₍k₎‖² + gᵀ (Σ + I)⁻¹ g, f̂ = f/‖f‖, f̂₍k₎ the k-th nearest training sample, g the entries of f̂
@@ -239,16 +227,16 @@ class CombOOD(Learning):
         """Learn the transform and the covariance of training features (n, d), and keep them where they are."""
         self.require(self.k <= len(train), "k", f"1 to {len(train)}, the number of training samples")
         self.bank_ = Bank(train.features, unit=True)
-        plain = moments(train, "CombOOD", unit_features, by_class=False)
-        self.center_, self.scale_ = plain.mean(), inverse_spread(plain.mean(), plain.total_covariance())
+        plain = stats.moments(train, "CombOOD", stats.unit_features, by_class=False)
+        self.center_, self.scale_ = plain.mean(), stats.inverse_spread(plain.mean(), plain.total_covariance())
 
-        standard = (self._standard(rows.features) for rows in train.batches(FIT_BATCH))
+        standard = (self._standard(rows.features) for rows in train.batches(stats.FIT_BATCH))
         exponents = best_exponents(standard, len(train))
         # A feature that does not vary has no shape.
         self.exponents_ = torch.where(self.scale_.cpu() > 0, exponents, 1.0).to(self.scale_.device)
-        shaped = moments(train, "CombOOD", lambda rows: self._shaped(rows.features), by_class=False)
+        shaped = stats.moments(train, "CombOOD", lambda rows: self._shaped(rows.features), by_class=False)
         covariance = shaped.total_covariance()
-        inverse = inverse_spread(shaped.mean(), covariance)
+        inverse = stats.inverse_spread(shaped.mean(), covariance)
         correlation = covariance * inverse * inverse[:, None] * (len(train) / max(1, len(train) - 1))
         identity = torch.eye(len(inverse), dtype=torch.float64, device=inverse.device)
         factor = torch.linalg.cholesky(correlation + identity)
@@ -258,13 +246,15 @@ class CombOOD(Learning):
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         whiten = self.learnt("whiten_").to(x.features.device)
-        far = self.bank_.kth_squared_distance(row_normalise(x.features), self.k).double().clamp(min=_CLOSEST).log()
+        far = (
+            self.bank_.kth_squared_distance(stats.row_normalise(x.features), self.k).double().clamp(min=_CLOSEST).log()
+        )
         white = by_rows(self._shaped(x.features) - self.mean_.to(whiten.device), whiten.T)
         return (math.sqrt(len(whiten)) * far + white.square().sum(dim=1)).float()
 
     def _standard(self, features: Tensor) -> Tensor:
         """(n, d) float64, unit length, then mean 0 and standard deviation 1 over training samples."""
-        unit = row_normalise(features.double())
+        unit = stats.row_normalise(features.double())
         return (unit - self.center_.to(unit.device)) * self.scale_.to(unit.device)
 
     def _shaped(self, features: Tensor) -> Tensor:
@@ -392,7 +382,7 @@ class _Rows:
 
 
 @dataclass
-class OODD(Learning, StreamingMethod[Dictionary]):
+class OODD(stats.Learning, StreamingMethod[Dictionary]):
     """Similarity to the test images that looked most OOD so far, less the one to confident training images.
 
     score(x_i) = cos_{(k₂)}(f̂_i, D_i) − cos_{(k₁)}(f̂_i, B), cos_{(k)}(f̂, S) the k-th largest cosine to the features in
@@ -416,7 +406,7 @@ class OODD(Learning, StreamingMethod[Dictionary]):
     The bank is read from the cached training features, so it may be larger than memory.
     """
 
-    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS, Field.LABELS)
+    needs: ClassVar[Request] = stats.on_training(Field.FEATURES, Field.LOGITS, Field.LABELS)
     reference: ClassVar[str] = "Yang et al., CVPR 2025, arXiv 2503.10468"
 
     k1: Count = 5
@@ -426,7 +416,7 @@ class OODD(Learning, StreamingMethod[Dictionary]):
 
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Choose the bank among training features (n, d), by logits (n, c) and labels (n,)."""
-        confidence = torch.cat([max_softmax(rows.logits.double()) for rows in train.batches()]).cpu()
+        confidence = torch.cat([stats.max_softmax(rows.logits.double()) for rows in train.batches()]).cpu()
         chosen = _most_confident(confidence, train.labels.cpu(), int(self.share * len(train)))
         self.require(self.k1 <= len(chosen), "k1", f"1 to {len(chosen)}, the number of samples in the bank")
         self.bank_ = Bank(_Rows(train.features, chosen), unit=True)
@@ -440,7 +430,7 @@ class OODD(Learning, StreamingMethod[Dictionary]):
     def score_next(self, x: FeatureSet, memory: Dictionary) -> Tensor:
         """Return the scores (n,) float32 of the next n images, each after it has had its turn in the dictionary."""
         bank: Bank = self.learnt("bank_")  # type: ignore[assignment]
-        unit = row_normalise(x.features)
+        unit = stats.row_normalise(x.features)
         # For all images at once, since the bank is read once for them. Unit vectors at squared distance s have cosine
         # 1 − s/2.
         similarity = 1 - bank.kth_squared_distance(unit, self.k1) / 2
@@ -469,6 +459,6 @@ def _most_confident(confidence: Tensor, labels: Tensor, count: int) -> Tensor:
     """The ascending rows (count,) that a turn of all classes after the other chooses, each its most confident left."""
     order = confidence.argsort(descending=True, stable=True)
     place = torch.empty_like(order)
-    place[order] = ranks_in_class(labels[order])
+    place[order] = stats.ranks_in_class(labels[order])
     # One number that orders by place in the class, then by class.
     return (place * (int(labels.max()) + 1) + labels).argsort()[:count].sort().values

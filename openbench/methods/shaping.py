@@ -11,19 +11,7 @@ from torch import Tensor
 from openbench.config.constraints import Count, NonNegative, Percentage, Percentile, Positive, Seed, Share
 from openbench.core import FeatureSet, Field, Head, HeadMethod, Perturb, Request, Role, by_rows
 from openbench.errors import MethodError
-from openbench.methods._stats import (
-    BLOCK,
-    Learning,
-    SoftmaxMethod,
-    class_means,
-    drawn,
-    gain,
-    largest_kept,
-    mean_feature,
-    on_training,
-    percentiles_of_all,
-    sorted_rows,
-)
+from openbench.methods import _stats as stats
 
 Variant = Literal["a", "l"]
 _Percentile = Annotated[float, Interval(gt=0, lt=100)]
@@ -34,7 +22,7 @@ _LENGTH = 1000.0  # of θ, as in the authors' code; it matters to the energy alo
 
 
 @dataclass
-class ReAct(Learning, HeadMethod):
+class ReAct(stats.Learning, HeadMethod):
     """Energy after clipping features from above at a percentile of ID validation activations.
 
     score(x) = −log Σ_c exp(W min(f, t) + b)_c, t the percentile over all samples and dimensions.
@@ -57,7 +45,7 @@ class ReAct(Learning, HeadMethod):
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Find the threshold on ID validation features (n, d)."""
         values = train.features
-        self.threshold_ = torch.tensor(percentiles_of_all(values, (self.percentile,))[0])
+        self.threshold_ = torch.tensor(stats.percentiles_of_all(values, (self.percentile,))[0])
         self.head_ = head
 
     def reshape(self, features: Tensor) -> Tensor:
@@ -66,7 +54,7 @@ class ReAct(Learning, HeadMethod):
 
 
 @dataclass
-class VRA(Learning, HeadMethod):
+class VRA(stats.Learning, HeadMethod):
     """Energy after clipping features from above and from below at percentiles of ID validation activations.
 
     score(x) = −log Σ_c exp(W min(max(f, t_low), t_high) + b)_c, both thresholds over all samples and dimensions.
@@ -98,7 +86,7 @@ class VRA(Learning, HeadMethod):
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Find both thresholds on ID validation features (n, d)."""
         values = train.features
-        self.low_, self.high_ = torch.tensor(percentiles_of_all(values, (self.low, self.high)))
+        self.low_, self.high_ = torch.tensor(stats.percentiles_of_all(values, (self.low, self.high)))
         self.head_ = head
 
     def reshape(self, features: Tensor) -> Tensor:
@@ -136,7 +124,7 @@ class ASH(HeadMethod):
     def reshape(self, features: Tensor) -> Tensor:
         """Return the shaped features (n, d)."""
         d = features.shape[1]
-        k = largest_kept(d, self.percentile)
+        k = stats.largest_kept(d, self.percentile)
         self.require(k >= 1, "percentile", f"a percentile that keeps at least one of {d} activations")
         top, index = features.topk(k, dim=1, sorted=False)
         total = features.sum(dim=1, keepdim=True)
@@ -144,7 +132,7 @@ class ASH(HeadMethod):
             top = (total / k).expand_as(top)
         elif self.variant == "s":
             largest = top.sum(dim=1, keepdim=True)
-            top = top * gain(total, largest)
+            top = top * stats.gain(total, largest)
         return torch.zeros_like(features).scatter(1, index, top)
 
 
@@ -172,14 +160,14 @@ class SCALE(HeadMethod):
     def reshape(self, features: Tensor) -> Tensor:
         """Return the scaled features (n, d)."""
         d = features.shape[1]
-        k = largest_kept(d, self.percentile)
+        k = stats.largest_kept(d, self.percentile)
         self.require(k >= 1, "percentile", f"a percentile that keeps at least one of {d} activations")
         largest = features.topk(k, dim=1, sorted=False).values.sum(dim=1, keepdim=True)
-        return features * gain(features.sum(dim=1, keepdim=True), largest)
+        return features * stats.gain(features.sum(dim=1, keepdim=True), largest)
 
 
 @dataclass
-class LTS(SoftmaxMethod):
+class LTS(stats.SoftmaxMethod):
     """Energy of logits scaled by how much of the feature's mass lies in its largest activations.
 
     score(x) = −log Σ_c exp(S z_c), S = (Σ_j a_j divided by the sum of the k largest a_j)², a = max(f, 0),
@@ -203,7 +191,7 @@ class LTS(SoftmaxMethod):
 
     def _class_logits(self, x: FeatureSet) -> Tensor:
         d = x.features.shape[1]
-        k = largest_kept(d, self.percentile)
+        k = stats.largest_kept(d, self.percentile)
         self.require(k >= 1, "percentile", f"a percentile that keeps at least one of {d} activations")
         active = x.features.clamp(min=0)
         largest = active.topk(k, dim=1, sorted=False).values.sum(dim=1)
@@ -212,7 +200,7 @@ class LTS(SoftmaxMethod):
 
 
 @dataclass
-class AdaSCALE(Learning, SoftmaxMethod):
+class AdaSCALE(stats.Learning, stats.SoftmaxMethod):
     """Energy after scaling as in SCALE; the less features move when unimportant pixels do, the stronger the scaling.
 
     score(x) = −log Σ_c exp(z'_c), z' = W (f e^r) + b for variant `a`, r² (W f + b) for `l`;
@@ -272,7 +260,7 @@ class AdaSCALE(Learning, SoftmaxMethod):
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Keep the head and the sorted Q' of ID validation samples."""
         self.head_ = head
-        train = drawn(train, self.samples, self.seed)
+        train = stats.drawn(train, self.samples, self.seed)
         self.shifts_ = torch.cat([self._shift(rows) for rows in train.batches()]).sort().values
 
     def _class_logits(self, x: FeatureSet) -> Tensor:
@@ -308,13 +296,13 @@ class AdaSCALE(Learning, SoftmaxMethod):
         count = d - torch.round(d * percentile / 100).long()
         least = d - round(d * self.percentiles[1] / 100)
         self.require(least >= 1, "percentiles", f"percentiles that keep at least one of {d} activations")
-        sums = sorted_rows(features.relu()).flip(1).double().cumsum(dim=1)
+        sums = stats.sorted_rows(features.relu()).flip(1).double().cumsum(dim=1)
         top = sums.gather(1, count[:, None] - 1)[:, 0]
         return (sums[:, -1] / torch.where(top == 0, 1.0, top)).to(features.dtype)
 
 
 @dataclass
-class RAS(Learning, HeadMethod):
+class RAS(stats.Learning, HeadMethod):
     """Energy after each feature has taken the values of a fixed profile, in the order of its own values.
 
     score(x) = −log Σ_c exp(W f′ + b)_c, f′_j = m_{rank of f_j in f}, m the mean over training samples of their features
@@ -328,15 +316,15 @@ class RAS(Learning, HeadMethod):
     value; the official code leaves it to an unstable sort.
     """
 
-    needs: ClassVar[Request] = on_training(Field.FEATURES, head=True)
+    needs: ClassVar[Request] = stats.on_training(Field.FEATURES, head=True)
     reference: ClassVar[str] = "Guglielmo & Masana, ECCV 2026, arXiv 2604.08572"
 
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Average sorted training features (n, d), and keep the head."""
         total = torch.zeros(train.features.shape[1], dtype=torch.float64, device=train.device)
         for rows in train.batches():
-            for part in torch.split(rows.features, BLOCK):
-                total += sorted_rows(part).sum(dim=0, dtype=torch.float64)
+            for part in torch.split(rows.features, stats.BLOCK):
+                total += stats.sorted_rows(part).sum(dim=0, dtype=torch.float64)
         self.profile_ = (total / len(train)).float()
         self.head_ = head
 
@@ -354,7 +342,7 @@ def _order(x: Tensor) -> Tensor:
 
 
 @dataclass
-class DICE(Learning, HeadMethod):
+class DICE(stats.Learning, HeadMethod):
     """Energy of a head that keeps only the weights which contribute most on training features.
 
     score(x) = −log Σ_c exp((W ⊙ M) f + b)_c, M = [W ⊙ f̄ > its percentile over all classes and dimensions], f̄ the mean
@@ -369,15 +357,15 @@ class DICE(Learning, HeadMethod):
     Reference: Sun & Li, DICE: Leveraging Sparsification for Out-of-Distribution Detection, ECCV 2022, arXiv 2111.09805.
     """
 
-    needs: ClassVar[Request] = on_training(Field.FEATURES, head=True)
+    needs: ClassVar[Request] = stats.on_training(Field.FEATURES, head=True)
     reference: ClassVar[str] = "Sun & Li, ECCV 2022, arXiv 2111.09805"
 
     percentile: Percentage = 90.0
 
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Find the weights that stay, from training features (n, d) and the head."""
-        contribution = head.weight * mean_feature(train).to(head.weight)
-        keep = contribution > percentiles_of_all(contribution, (self.percentile,))[0]
+        contribution = head.weight * stats.mean_feature(train).to(head.weight)
+        keep = contribution > stats.percentiles_of_all(contribution, (self.percentile,))[0]
         self.head_ = Head(torch.where(keep, head.weight, 0.0), head.bias)
 
     def reshape(self, features: Tensor) -> Tensor:
@@ -386,7 +374,7 @@ class DICE(Learning, HeadMethod):
 
 
 @dataclass
-class LINe(Learning, HeadMethod):
+class LINe(stats.Learning, HeadMethod):
     """Energy of clipped features with only the neurons and weights that matter for the predicted class.
 
     score(x) = −log Σ_c exp(Σ_j W_cj [|I_ŷj| W_cj > s_ŷ] [I_ŷj > t_ŷ] min(f_j, clip) + b_c), I_cj = w_cj μ_cj, μ_c the
@@ -407,7 +395,7 @@ class LINe(Learning, HeadMethod):
     for CIFAR-100. A class without training samples takes the mean of all.
     """
 
-    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LABELS, head=True)
+    needs: ClassVar[Request] = stats.on_training(Field.FEATURES, Field.LABELS, head=True)
     reference: ClassVar[str] = "Ahn et al., CVPR 2023, arXiv 2303.13995"
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"clip"})
@@ -419,7 +407,7 @@ class LINe(Learning, HeadMethod):
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn each class' important neurons and thresholds, from training features (n, d), labels and the head."""
         weight = head.weight.cpu()
-        importance = weight * class_means(train, head.num_classes).cpu().float()
+        importance = weight * stats.class_means(train, head.num_classes).cpu().float()
         limit = np.percentile(importance.numpy(), self.activation_percentile, axis=1, keepdims=True)
         self.neurons_ = importance > torch.from_numpy(limit)
         self.importance_ = importance.abs()
@@ -455,7 +443,7 @@ class LINe(Learning, HeadMethod):
 
 
 @dataclass
-class OptFS(Learning):
+class OptFS(stats.Learning):
     """Largest logit of features that are weighted by how much activations of their size add to it on training samples.
 
     score(x) = −Σ_j w_ŷj θ(f_j) f_j, θ constant on each of K intervals between the .001 and .999 quantiles of all
@@ -472,7 +460,7 @@ class OptFS(Learning):
     arXiv 2402.00865. The closed form that needs no OOD sample, with predictions ŷ of the unshaped logits.
     """
 
-    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS, head=True)
+    needs: ClassVar[Request] = stats.on_training(Field.FEATURES, Field.LOGITS, head=True)
     reference: ClassVar[str] = "Zhao et al., ICLR 2024, arXiv 2402.00865"
 
     intervals: Count = 100

@@ -11,19 +11,10 @@ from torch import Tensor
 from openbench.config.constraints import Count, Fraction, Positive, Seed
 from openbench.core import FeatureSet, Field, Head, Request, Role, by_rows
 from openbench.errors import MethodError
-from openbench.methods._stats import (
-    BLOCK,
-    Learning,
-    inverse_spread,
-    moments,
-    on_training,
-    row_normalise,
-    unit_features,
-    whitening,
-)
+from openbench.methods import _stats as stats
 
 
-class OutsideSubspace(Learning):
+class OutsideSubspace(stats.Learning):
     """Reads the part of features outside a principal subspace."""
 
     dim: int | Literal["auto"]
@@ -36,7 +27,7 @@ class OutsideSubspace(Learning):
         # Rows of W that sum to zero lower its rank: the inverse of what rounding leaves there would be noise.
         inverse: Tensor = torch.linalg.pinv(head.weight.double(), rtol=1e-5)
         origin = -inverse @ head.bias.double()
-        covariance = moments(train, type(self).__name__, by_class=False).covariance_around(origin)
+        covariance = stats.moments(train, type(self).__name__, by_class=False).covariance_around(origin)
         _, vectors = torch.linalg.eigh(covariance)  # ascending
         self.origin_ = origin.float()
         self.residual_ = vectors[:, : d - dim].float()
@@ -64,7 +55,7 @@ class ViM(OutsideSubspace):
     relative cut-off of 1e-5; OpenOOD's 1e-15 inverts noise where the rows of W sum to zero.
     """
 
-    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS, head=True)
+    needs: ClassVar[Request] = stats.on_training(Field.FEATURES, Field.LOGITS, head=True)
     reference: ClassVar[str] = "Wang et al., CVPR 2022, arXiv 2203.10807"
 
     dim: Count | Literal["auto"] = "auto"
@@ -122,7 +113,7 @@ class Residual(OutsideSubspace):
 
 
 @dataclass
-class NECO(Learning):
+class NECO(stats.Learning):
     """Negative share of the feature's length that lies in the principal subspace of training features.
 
     score(x) = −‖P(h − h̄)‖ / ‖h‖ · max_c z_c, h = (f − f̄)/σ with mean and standard deviation of each training feature, P
@@ -144,7 +135,7 @@ class NECO(Learning):
     Constant features are left out. A negative largest logit turns the order of the share, as in the paper's formula.
     """
 
-    needs: ClassVar[Request] = on_training(Field.FEATURES, Field.LOGITS)
+    needs: ClassVar[Request] = stats.on_training(Field.FEATURES, Field.LOGITS)
     reference: ClassVar[str] = "Ben Ammar et al., ICLR 2024, arXiv 2310.06823"
 
     read_by_score: ClassVar[frozenset[str]] = frozenset({"max_logit"})
@@ -155,10 +146,10 @@ class NECO(Learning):
 
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn mean, spread and principal subspace of training features (n, d) in one pass."""
-        m = moments(train, "NECO", by_class=False)
+        m = stats.moments(train, "NECO", by_class=False)
         mean, covariance = m.mean(), m.total_covariance()
         # Constant features stay zero, also where a test sample differs by rounding.
-        scale = inverse_spread(mean, covariance)
+        scale = stats.inverse_spread(mean, covariance)
         if not self.standardise:
             scale = torch.ones_like(scale)
         values, vectors = torch.linalg.eigh(covariance * scale * scale[:, None])  # ascending
@@ -179,7 +170,7 @@ class NECO(Learning):
 
 
 @dataclass
-class KPCA(Learning):
+class KPCA(stats.Learning):
     """Reconstruction error of the mapped feature by the principal components of mapped training features.
 
     score(x) = ‖(I − U Uᵀ)(Φ(f) − Φ̄)‖, Φ̄ and U mean and first principal components over training samples, with
@@ -218,7 +209,7 @@ class KPCA(Learning):
         self.frequencies_ = (math.sqrt(2 * self.gamma) * normal).float()
         phases = 2 * math.pi * torch.rand(size, generator=generator, dtype=torch.float64)
         self.phases_ = phases.float()
-        m = moments(train, "KPCA", lambda rows: self._mapped(rows.features), by_class=False)
+        m = stats.moments(train, "KPCA", lambda rows: self._mapped(rows.features), by_class=False)
         values, vectors = torch.linalg.eigh(m.total_covariance())  # ascending
         self.mean_ = m.mean().float()
         self.principal_ = vectors[:, len(values) - principal_count(values, self.variance) :].float()
@@ -227,13 +218,13 @@ class KPCA(Learning):
         """Return the scores (n,) float32; larger = more OOD."""
         principal, mean = (self.learnt(name).to(x.features.device) for name in ("principal_", "mean_"))
         errors = []
-        for features in torch.split(x.features, BLOCK):  # random features are several times as long
+        for features in torch.split(x.features, stats.BLOCK):  # random features are several times as long
             centred = self._mapped(features) - mean
             errors.append(torch.linalg.vector_norm(centred - by_rows(by_rows(centred, principal.T), principal), dim=1))
         return torch.cat(errors)
 
     def _mapped(self, features: Tensor) -> Tensor:
-        unit = row_normalise(features)
+        unit = stats.row_normalise(features)
         if self.kernel == "cosine":
             return unit
         angles = by_rows(unit, self.frequencies_.to(unit.device), self.phases_.to(unit.device))
@@ -241,7 +232,7 @@ class KPCA(Learning):
 
 
 @dataclass
-class PNML(Learning):
+class PNML(stats.Learning):
     """How much better a last layer could do that knew the label, summed over all labels: the log of a normaliser.
 
     score(x) = log Σ_c p_c / (p_c + (1 − p_c) p_c^κ) / log C, p = softmax(W f̂ + b), f̂ = f/‖f‖, κ = g/(1 + g),
@@ -255,23 +246,23 @@ class PNML(Learning):
     summed from the other classes, sure predictions keep their order.
     """
 
-    needs: ClassVar[Request] = on_training(Field.FEATURES, head=True)
+    needs: ClassVar[Request] = stats.on_training(Field.FEATURES, head=True)
     reference: ClassVar[str] = "Bibas et al., NeurIPS 2021, arXiv 2110.09246"
 
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Learn the second moments of unit training features (n, d), and keep the head."""
         self.head_ = head
-        m = moments(train, "PNML", unit_features, by_class=False)
+        m = stats.moments(train, "PNML", stats.unit_features, by_class=False)
         second = m.n * m.covariance_around(torch.zeros_like(m.shift))
-        self.root_ = whitening(second)
+        self.root_ = stats.whitening(second)
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""
         root = self.learnt("root_").to(x.features.device)
-        return torch.cat([self._regret(f, root) for f in torch.split(x.features, BLOCK)])
+        return torch.cat([self._regret(f, root) for f in torch.split(x.features, stats.BLOCK)])
 
     def _regret(self, features: Tensor, root: Tensor) -> Tensor:
-        unit = row_normalise(features)
+        unit = stats.row_normalise(features)
         g = by_rows(unit.double(), root.T).square().sum(dim=1, keepdim=True)
         log_p = torch.log_softmax(self.head_(unit).double(), dim=1)
         top = log_p.argmax(dim=1, keepdim=True)

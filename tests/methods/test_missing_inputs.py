@@ -99,7 +99,7 @@ IN_BLOCKS = [
     (Relation(), {"neighbours._BANK_CHUNK": 37, "neighbours._QUERY_CHUNK": 11}),
     (CFOOD(1), {"neighbours._ENTRIES": 1000}),
     (LINe(), {"shaping._ENTRIES": 500}),
-    (SSD("labels"), {"gaussians.FIT_BATCH": 37}),
+    (SSD("labels"), {"_stats.FIT_BATCH": 37}),
     (WeiPer(repeats=5, bins=20, smoothing_perturbed=7), {"histograms._LOGITS": 31 * 5 * 6}),
     *((TempScaling(solver), {"logits._ROWS": 7}) for solver in ("lbfgs", "converged")),
     *((method, {"tabular._SORTED": 5 * 300 + 3}) for method in (ECOD(), COPOD())),  # strips of 5 of the 24 features
