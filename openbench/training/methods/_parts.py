@@ -5,7 +5,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from openbench.training.base import EvalModel, features_and_logits, head_of
+from openbench.training.base import EvalModel, features_and_logits, head_of, with_head
 
 ROTATIONS: Final = 4
 
@@ -31,9 +31,22 @@ class Extended(nn.Module):
             else:
                 self.register_buffer(name, part)
 
+    @property
+    def classifier(self) -> nn.Linear:
+        """The network's own."""
+        return head_of(self.network)
+
+    def read(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the network's features (n, d) and logits (n, c) of images (n, channels, h, w)."""
+        return features_and_logits(self.network, images)
+
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, channels, h, w) to logits (n, c)."""
         return self.network(images)
+
+    def with_head(self, weight: Tensor, bias: Tensor) -> EvalModel:
+        """Return the network to evaluate, with another classifier (c, d), (c,)."""
+        return with_head(self.network, weight, bias)
 
     def evaluated(self, *outputs: str, head: nn.Linear | None = None) -> EvalModel:
         """Return this module to evaluate, with the outputs of some parts as layers, named by the last part of a path.
@@ -43,7 +56,7 @@ class Extended(nn.Module):
             head: the classifier; None: the network's own.
         """
         parts = {path.rpartition(".")[2]: self.get_submodule(path) for path in outputs}
-        return EvalModel(self.eval(), head or head_of(self.network), self.network, parts)
+        return EvalModel(self.eval(), head or self.classifier, self.network, parts)
 
 
 class Branched(Extended):
@@ -64,7 +77,7 @@ class Branched(Extended):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, channels, h, w) to logits (n, c)."""
-        features, logits = features_and_logits(self.network, images)
+        features, logits = self.read(images)
         self.branches[self.name](features)
         return logits
 
@@ -103,7 +116,7 @@ class Turned(Extended):
         """Images (n, channels, s, s) to class logits (n, c)."""
         if not self.training:
             turns = rotated(images).chunk(ROTATIONS)
-            logits = [self.of_turned(features_and_logits(self.network, turn)[0]) for turn in turns]
+            logits = [self.of_turned(self.read(turn)[0]) for turn in turns]
             self.get_submodule(self.output)(self.combined(logits))
         # Last, and in a separate pass: hooks on the network then read the unrotated images.
         return self.network(images)

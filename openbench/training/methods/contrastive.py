@@ -10,17 +10,7 @@ from torch.nn import functional
 
 from openbench.config.constraints import Count, Decay, NonNegative, Positive
 from openbench.errors import ConfigError
-from openbench.training.base import (
-    Batch,
-    EvalModel,
-    Selection,
-    StepInfo,
-    TrainingData,
-    TrainingMethod,
-    features_and_logits,
-    head_of,
-    with_head,
-)
+from openbench.training.base import Batch, EvalModel, Selection, StepInfo, TrainingData, TrainingMethod, head_of
 from openbench.training.methods._parts import ROTATIONS, Extended, Turned, rotated, rotated_labels
 from openbench.training.methods.cross_entropy import FineTuned, FineTuning
 
@@ -54,12 +44,12 @@ class Projected(Extended):
 
     def embed(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return unit features (n, d) and unit projections (n, width)."""
-        features, _ = features_and_logits(self.network, images)
+        features, _ = self.read(images)
         return functional.normalize(features, dim=1), functional.normalize(self.project(features), dim=1)
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, channels, h, w) to products of features with class mean directions (n, c)."""
-        features, _ = features_and_logits(self.network, images)
+        features, _ = self.read(images)
         return features @ functional.normalize(self.directions, dim=1).T
 
     @torch.no_grad()
@@ -131,7 +121,7 @@ class Contrastive(TrainingMethod):
     def eval_model(self, model: Projected) -> EvalModel:
         """Return the network with class mean directions as its head."""
         directions = functional.normalize(model.directions, dim=1)
-        return with_head(model.network, directions, torch.zeros_like(directions[:, 0]))
+        return model.with_head(directions, torch.zeros_like(directions[:, 0]))
 
 
 @dataclass(frozen=True)
@@ -233,15 +223,15 @@ class CSI(FineTuned):
 
     def parameter_groups(self, model: Averaged) -> list[dict[str, Any]]:
         """Return the two heads."""
-        return [{"params": [*head_of(model.network).parameters(), *model.get_submodule("joint").parameters()]}]
+        return [{"params": [*model.classifier.parameters(), *model.get_submodule("joint").parameters()]}]
 
     def loss(self, model: Averaged, batch: Batch) -> Tensor:
         """Return the loss of both heads."""
-        network, n = model.network.eval(), len(batch.images)
+        head, n = model.classifier, len(batch.images)
+        model.network.eval()
         with torch.no_grad():
-            features, _ = features_and_logits(network, rotated(batch.images))
+            features, _ = model.read(rotated(batch.images))
         torch.clear_autocast_cache()  # torch 2.6 would go on with the head's weights as cast without gradients
-        head = head_of(network)
         turned = rotated_labels(batch.labels, head.out_features)
         loss = functional.cross_entropy(head(features[:n]), batch.labels)
         return loss + functional.cross_entropy(model.of_turned(features), turned)
@@ -321,7 +311,7 @@ class WithPrototypes(Projected):
         Returns:
             The features (n, d) of the images; compactness, τ/0.07 · CE(P h/τ, y); dispersion, see `dispersion`.
         """
-        features, _ = features_and_logits(self.network, images)
+        features, _ = self.read(images)
         embedded = functional.normalize(self.project(features).float(), dim=1)
         prototypes = ema_update(self.prototypes, embedded, labels, keep)
         self.prototypes = prototypes.detach()
@@ -515,7 +505,7 @@ class PALM(Contrastive):
 
     def loss(self, model: Projected, batch: Batch) -> Tensor:
         """Return the loss of a batch, and move prototypes and directions by it."""
-        features, _ = features_and_logits(model.network, batch.images)
+        features, _ = model.read(batch.images)
         model.update_directions(functional.normalize(features, dim=1), batch.labels, self.keep_direction)
         embedded = functional.normalize(model.project(features).float(), dim=1)
         with torch.autocast(embedded.device.type, enabled=False):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import NonNegative, Positive
-from openbench.training.base import Batch, Compat, EvalModel, TrainingMethod, features_and_logits, with_head
+from openbench.training.base import Batch, Compat, EvalModel, TrainingMethod
 from openbench.training.methods._parts import ROTATIONS, Branched, Extended, Turned, rotated
 
 
@@ -19,7 +19,7 @@ class UnitFeatures(Extended):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, channels, h, w) to logits (n, c)."""
-        features, _ = features_and_logits(self.network, images)
+        features, _ = self.read(images)
         return self.head(functional.normalize(features, dim=1))
 
 
@@ -31,7 +31,7 @@ class Decomposed(Extended):
 
     def parts(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return h (n, c) and g (n, 1)."""
-        features, _ = features_and_logits(self.network, images)
+        features, _ = self.read(images)
         similarity = functional.normalize(features, dim=1) @ functional.normalize(self.weight, dim=1).T
         return similarity, self.g(features)
 
@@ -97,7 +97,7 @@ class Reciprocal(Extended):
 
     def distances(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits l_k = ‖f − P_k‖²/d − f·P_k and their first part, both (n, c)."""
-        features, _ = features_and_logits(self.network, images)
+        features, _ = self.read(images)
         square = torch.cdist(features.float(), self.points.float(), compute_mode="donot_use_mm_for_euclid_dist")
         square = square.square() / features.shape[1]
         return square - features.float() @ self.points.float().T, square
@@ -144,7 +144,7 @@ class ARPL(TrainingMethod):
     def eval_model(self, model: Reciprocal) -> EvalModel:
         """Return the network with the linear head that has the same probabilities."""
         points, d = model.points, model.points.shape[1]
-        return with_head(model.network, -(1 + 2 / d) * points, points.square().sum(dim=1) / d)
+        return model.with_head(-(1 + 2 / d) * points, points.square().sum(dim=1) / d)
 
 
 _STEP = 0.01
@@ -179,7 +179,7 @@ class ConfBranch(TrainingMethod):
 
     def loss(self, model: Any, batch: Batch) -> Tensor:
         """Return the loss of a batch, and move λ by one step."""
-        features, logits = features_and_logits(model.network, batch.images)
+        features, logits = model.read(batch.images)
         doubt = model.branches["confidence"](features)[:, 0].float()
         # −log σ(u) = softplus(−u): exact where σ(u) rounds to 0.
         price = functional.softplus(-doubt).mean()
@@ -222,7 +222,7 @@ class RotPred(TrainingMethod):
     def loss(self, model: Turned, batch: Batch) -> Tensor:
         """Return the loss of all four turns of a batch in one pass."""
         n = len(batch.images)
-        features, logits = features_and_logits(model.network, rotated(batch.images))
+        features, logits = model.read(rotated(batch.images))
         turns = torch.arange(ROTATIONS, device=logits.device).repeat_interleave(n)
         rotation_loss = functional.cross_entropy(model.of_turned(features), turns)
         return batch.cross_entropy(logits[:n]) + self.weight * rotation_loss

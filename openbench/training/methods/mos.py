@@ -14,16 +14,7 @@ from torch import Tensor, nn
 from openbench.config.constraints import Count, NonNegative
 from openbench.errors import ConfigError
 from openbench.training.augment.augmentations import blend, draw_share
-from openbench.training.base import (
-    Batch,
-    Compat,
-    EvalModel,
-    StepInfo,
-    TrainingData,
-    features_and_logits,
-    head_of,
-    with_head,
-)
+from openbench.training.base import Batch, Compat, EvalModel, StepInfo, TrainingData
 from openbench.training.methods._parts import Extended, ReadLogits
 from openbench.training.methods.cross_entropy import FineTuned, FineTuning
 
@@ -59,7 +50,7 @@ class Grouped(Extended):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, channels, h, w) to the odds of each class against the others of its group (n, c)."""
-        features, logits = features_and_logits(self.network, images)
+        features, logits = self.read(images)
         return logits - self.others(features)[:, self.groups.group_of]
 
 
@@ -134,10 +125,10 @@ class MOS(FineTuned):
 
     def eval_model(self, model: Grouped) -> EvalModel:
         """Return the network with odds as logits and the output `others` (n, G), log p_g(others)."""
-        head, group_of = head_of(model.network), model.groups.group_of
+        head, group_of = model.classifier, model.groups.group_of
         offset = 0 if head.bias is None else head.bias
         weight, bias = head.weight - model.others.weight[group_of], offset - model.others.bias[group_of]
-        odds = with_head(model.network, weight, bias)
+        odds = model.with_head(weight, bias)
         return ReadLogits(odds.module, "others", copy.deepcopy(model.groups)).evaluated("others")
 
 
@@ -149,7 +140,7 @@ def class_means(model: Grouped, data: TrainingData) -> Tensor:
     sums = torch.zeros(classes, model.others.in_features, dtype=torch.float64, device=counts.device)
     with torch.no_grad():
         for images, labels, _ in data.train.clean():
-            sums.index_add_(0, labels, features_and_logits(model.network, images)[0].double())
+            sums.index_add_(0, labels, model.read(images)[0].double())
     return sums / counts.clamp(min=1)[:, None]
 
 

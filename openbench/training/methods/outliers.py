@@ -11,15 +11,7 @@ from torch.nn import functional
 from openbench.config.constraints import Count, NonNegative, Positive, Probability
 from openbench.training._images import ImageSet
 from openbench.training.augment.augmentations import draw_share, pasted
-from openbench.training.base import (
-    Batch,
-    Compat,
-    EvalModel,
-    StepInfo,
-    TrainingData,
-    TrainingMethod,
-    features_and_logits,
-)
+from openbench.training.base import Batch, Compat, EvalModel, StepInfo, TrainingData, TrainingMethod
 from openbench.training.methods._parts import Branched, Extended, uniform_cross_entropy
 from openbench.training.methods.cross_entropy import FineTuned
 
@@ -181,7 +173,7 @@ class MCD(TrainingMethod):
         """Return the loss of a batch; outliers pass through the network only once they count."""
         n, late = len(batch.images), batch.info.epoch >= self.start * batch.info.epochs
         images = torch.cat([batch.images, batch.outliers]) if late else batch.images
-        features, first = features_and_logits(model.network, images)
+        features, first = model.read(images)
         second = model.branches["second_head"](features)
         loss = batch.cross_entropy(first[:n]) + batch.cross_entropy(second[:n])
         if not late:
@@ -282,8 +274,8 @@ class UDG(TrainingMethod):
 
     def loss(self, model: Any, batch: Batch) -> Tensor:
         """Return the loss of a batch with its outliers."""
-        features, logits = features_and_logits(model.network, batch.images)
-        other_features, other = features_and_logits(model.network, batch.outliers)
+        features, logits = model.read(batch.images)
+        other_features, other = model.read(batch.outliers)
         rows, lent = batch.outlier_rows, model.lent
         labels = lent.labels[rows].to(other.device)
         known = labels >= 0
@@ -303,7 +295,7 @@ class UDG(TrainingMethod):
 def _features(model: Any, images: ImageSet) -> Tensor:
     """Features (n, d) of all images, without augmentation, in eval mode."""
     model.eval()
-    return torch.cat([features_and_logits(model.network, batch)[0].float() for batch, _, _ in images.clean()])
+    return torch.cat([model.read(batch)[0].float() for batch, _, _ in images.clean()])
 
 
 def whitened(features: Tensor, dims: int) -> Tensor:

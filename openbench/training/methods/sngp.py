@@ -9,15 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Count, Positive
-from openbench.training.base import (
-    Batch,
-    EvalModel,
-    StepInfo,
-    TrainingData,
-    TrainingMethod,
-    features_and_logits,
-    head_of,
-)
+from openbench.training.base import Batch, EvalModel, StepInfo, TrainingData, TrainingMethod, head_of
 from openbench.training.methods._parts import Extended
 
 Likelihood = Literal["softmax", "gaussian"]
@@ -36,7 +28,7 @@ class DistanceAware(Extended):
 
     def parts(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return random features (n, D) and logits (n, c)."""
-        random = self.random(features_and_logits(self.network, images)[0])
+        random = self.random(self.read(images)[0])
         return random, self.head(random)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -53,7 +45,7 @@ class Predictive(Extended):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, channels, h, w) to logits (n, c)."""
-        random = self.random(features_and_logits(self.network, images)[0])
+        random = self.random(self.read(images)[0])
         # Its output is read by a hook, as that of a stage is.
         self.variance(random)
         return self.head(random)

@@ -10,16 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from openbench.config.constraints import Count, Decay, NonNegative, Positive, Probability
-from openbench.training.base import (
-    Batch,
-    Compat,
-    EvalModel,
-    StepInfo,
-    TrainingData,
-    TrainingMethod,
-    features_and_logits,
-    head_of,
-)
+from openbench.training.base import Batch, Compat, EvalModel, StepInfo, TrainingData, TrainingMethod
 from openbench.training.methods._parts import Extended, ReadLogits
 from openbench.training.methods.contrastive import Contrastive, WithPrototypes
 
@@ -126,10 +117,10 @@ class VOS(TrainingMethod):
 
     def loss(self, model: Any, batch: Batch) -> Tensor:
         """Return the loss of a batch, and put its features into the queues."""
-        features, logits = features_and_logits(model.network, batch.images)
+        features, logits = model.read(batch.images)
         loss = functional.cross_entropy(logits, batch.labels)
         if model.full() and batch.info.epoch >= self.start * batch.info.epochs:
-            outlying = head_of(model.network)(self.virtual(model.queue, batch.info))
+            outlying = model.classifier(self.virtual(model.queue, batch.info))
             if self.compat == "openood":
                 logits, outlying = logits.detach(), outlying.detach()
             loss = loss + self.weight * self.uncertainty(model, logits, outlying)
