@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         LiveBackbone as LiveBackbone,
         LiveMethod as LiveMethod,
         Method as Method,
+        SoftmaxMethod as SoftmaxMethod,
         StreamingMethod as StreamingMethod,
     )
     from openbench.core.request import (

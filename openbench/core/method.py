@@ -212,7 +212,27 @@ class Method(Checked, ABC):
         return value
 
 
-class HeadMethod(Method):
+class SoftmaxMethod(Method):
+    """A score of logits that the method makes, their negative energy; a class fits as badly as 1 − their softmax."""
+
+    @abstractmethod
+    def _class_logits(self, x: FeatureSet) -> Tensor:
+        """The logits (n, c)."""
+
+    def score(self, x: FeatureSet) -> Tensor:
+        """Return the scores (n,) float32; larger = more OOD."""
+        return -torch.logsumexp(self._class_logits(x), dim=1)
+
+    def class_scores(self, x: FeatureSet) -> Tensor | None:
+        """Return 1 − softmax of the method's logits, (n, c) float32."""
+        return (1 - torch.softmax(self._class_logits(x), dim=1)).float()
+
+    def class_probabilities(self, scores: Tensor) -> Tensor | None:
+        """Return the softmax of the method's logits, (n, c)."""
+        return 1 - scores
+
+
+class HeadMethod(SoftmaxMethod):
     """Reshapes features, then scores by the energy of the head's logits: −log Σ exp(W r(f) + b)."""
 
     needs: ClassVar[Request] = Request(fields=frozenset({Field.FEATURES}), head=True)
@@ -228,19 +248,7 @@ class HeadMethod(Method):
         self.head_ = head
         return self
 
-    def score(self, x: FeatureSet) -> Tensor:
-        """Return the negative log-sum-exp of the reshaped logits, (n,)."""
-        return -torch.logsumexp(self._reshaped_logits(x), dim=1)
-
-    def class_scores(self, x: FeatureSet) -> Tensor | None:
-        """Return 1 − softmax of the reshaped logits, (n, c) float32."""
-        return 1 - torch.softmax(self._reshaped_logits(x), dim=1)
-
-    def class_probabilities(self, scores: Tensor) -> Tensor | None:
-        """Return the softmax of the reshaped logits, (n, c)."""
-        return 1 - scores
-
-    def _reshaped_logits(self, x: FeatureSet) -> Tensor:
+    def _class_logits(self, x: FeatureSet) -> Tensor:
         head: Head = self.learnt("head_")  # type: ignore[assignment]
         features = x.features
         if len(features) <= _BLOCK:

@@ -21,28 +21,6 @@ _STRIP = 128  # columns of a scatter matrix filled at a time
 _SHORT = 16  # classes below which torch.softmax over rows takes several times as long as over columns
 
 
-def training(train: FeatureSet | None, where: str) -> FeatureSet:
-    """Return the split to fit on; `openbench.core.method` has checked its rows and labels.
-
-    Raises:
-        MethodError: there is none.
-    """
-    if train is None:
-        raise MethodError(f"{where}.fit: needs the split named by its request, found None — pass a FeatureSet")
-    return train
-
-
-def classifier(head: Head | None, where: str) -> Head:
-    """Return the head.
-
-    Raises:
-        MethodError: there is none.
-    """
-    if head is None:
-        raise MethodError(f"{where}.fit: needs the classifier head, found None — pass head=Head(W, b)")
-    return head
-
-
 def drawn(train: FeatureSet, most: int | None, seed: int) -> FeatureSet:
     """Return at most `most` samples, drawn without replacement and left in their order; None takes all."""
     if most is None or len(train) <= most:
@@ -385,10 +363,11 @@ class Learning(Method):
         Raises:
             MethodError: one of them is missing.
         """
-        if self.request.fit_on is not None:
-            training(train, type(self).__name__)
-        if self.request.head:
-            classifier(head, type(self).__name__)
+        where = f"{type(self).__name__}.fit"
+        if self.request.fit_on is not None and train is None:
+            raise MethodError(f"{where}: needs the split named by its request, found None — pass a FeatureSet")
+        if self.request.head and head is None:
+            raise MethodError(f"{where}: needs the classifier head, found None — pass head=Head(W, b)")
         self._learn(train, head)
         return self
 
@@ -430,23 +409,3 @@ class NearestMean(Learning):
 def to_means(white: Tensor, means: Tensor) -> Tensor:
     """Return ‖m‖² − 2 w·m (n, k) of whitened vectors w (n, r) and means m (k, r): one product, no differences."""
     return means.square().sum(dim=1) - 2 * white @ means.T
-
-
-class SoftmaxMethod(Method):
-    """A score of logits that the method makes, their negative energy; a class fits as badly as 1 − their softmax."""
-
-    @abstractmethod
-    def _class_logits(self, x: FeatureSet) -> Tensor:
-        """The logits (n, c)."""
-
-    def score(self, x: FeatureSet) -> Tensor:
-        """Return the scores (n,) float32; larger = more OOD."""
-        return -torch.logsumexp(self._class_logits(x), dim=1)
-
-    def class_scores(self, x: FeatureSet) -> Tensor | None:
-        """Return 1 − softmax of the method's logits, (n, c) float32."""
-        return (1 - torch.softmax(self._class_logits(x), dim=1)).float()
-
-    def class_probabilities(self, scores: Tensor) -> Tensor | None:
-        """Return the softmax of the method's logits, (n, c)."""
-        return 1 - scores

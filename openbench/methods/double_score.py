@@ -14,15 +14,7 @@ from openbench.core import Composite, Method, Request, Role
 from openbench.core.benchmark import Split
 from openbench.core.search import SearchContext, Trial, Tuned, with_params
 from openbench.errors import ConfigError, MethodError, did_you_mean
-from openbench.metrics.selective.double_score import (
-    ScorePair,
-    Standard,
-    Weighing,
-    best_weighing,
-    common_constraint,
-    weighings,
-)
-from openbench.metrics.selective.risk import TprFpr
+from openbench.metrics.selective import double_score as double, risk
 
 
 @dataclass
@@ -101,15 +93,15 @@ class DoubleScore(Composite):
         fitted: Any = context.fit(with_params(self, {}))
         id_split, ood_splits = context.sides()
         sets = (_pair(fitted, (id_split,), context), _pair(fitted, ood_splits, context))
-        constraint = common_constraint(sets, self.tpr) if bound is None else TprFpr(self.tpr, bound)
-        standard = Standard(*fitted.units_["risk"], *fitted.units_["ood"])
+        constraint = double.common_constraint(sets, self.tpr) if bound is None else risk.TprFpr(self.tpr, bound)
+        standard = double.Standard(*fitted.units_["risk"], *fitted.units_["ood"])
         losses = 1.0 - context.correct(id_split)
-        weighed = weighings(sets, losses, standard, constraint, [float(mu) for mu in space["mu"]])
+        weighed = double.weighings(sets, losses, standard, constraint, [float(mu) for mu in space["mu"]])
         trials: list[Trial] = []
         for weighing in weighed:
             trials.append(_trial(weighing, constraint))
             context.report(len(trials), len(weighed), trials[-1])
-        best = best_weighing(weighed)
+        best = double.best_weighing(weighed)
         if isinstance(best, str):
             raise MethodError(
                 f"DoubleScore: on {', '.join(s.name for s in ood_splits)}, {trials[0]['infeasible']} — raise "
@@ -141,13 +133,13 @@ class DoubleScore(Composite):
         return float(self.fpr[names[0]])
 
 
-def _pair(fitted: DoubleScore, splits: Sequence[Split], context: SearchContext) -> ScorePair:
+def _pair(fitted: DoubleScore, splits: Sequence[Split], context: SearchContext) -> double.ScorePair:
     """Both parts' scores of some splits, joined."""
     risk, ood = (context.scores(fitted.fitted_parts[name], splits).astype(np.float64) for name in ("risk", "ood"))
-    return ScorePair(risk, ood)
+    return double.ScorePair(risk, ood)
 
 
-def _trial(weighing: Weighing, constraint: TprFpr) -> Trial:
+def _trial(weighing: double.Weighing, constraint: risk.TprFpr) -> Trial:
     """What a record holds of one weight."""
     trial: Trial = {"params": {"mu": weighing.mu}}
     if isinstance(weighing.point, str):

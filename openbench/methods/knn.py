@@ -61,7 +61,9 @@ class KNN(Learning):
         """Keep the training features (n, d), memory-mapped as they are; or build faiss' index."""
         n = len(train)
         self.require(self.k <= n, "k", f"1 to {n}, the number of training samples")
-        self.bank_ = train.features if self.precision == "float32" else self._halved(train)
+        self.bank_ = train.features
+        if self.precision == "float16":  # as they are, they may be beyond its largest number
+            self.bank_ = torch.cat([row_normalise(x.features).cpu().half() for x in train.batches(_FAISS_CHUNK)])
         self.labels_ = train.labels.cpu() if Field.LABELS in train else None
         # Products of plain features lose digits to a common offset: the mean is taken off first.
         self.centre_ = None if self.normalise else self.bank_.mean(dim=0).cpu()
@@ -99,10 +101,6 @@ class KNN(Learning):
     def _placed(self, features: Tensor) -> Tensor:
         """Features as they are searched: on the unit sphere, or around the mean of training."""
         return row_normalise(features) if self.centre_ is None else features - self.centre_.to(features.device)
-
-    def _halved(self, train: FeatureSet) -> Tensor:
-        """The training features (n, d) float16, of unit length: as they are, they may be beyond its largest number."""
-        return torch.cat([row_normalise(rows.features).cpu().half() for rows in train.batches(_FAISS_CHUNK)])
 
     def _among(self, rows: Tensor | slice = slice(None)) -> Bank:
         """Training features as they are searched: all, or some rows."""

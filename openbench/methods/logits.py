@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from openbench.config.constraints import Count, Positive
-from openbench.core import FeatureSet, Field, Head, Method, Request, Role
+from openbench.core import FeatureSet, Field, Head, Method, Request, Role, SoftmaxMethod
 from openbench.errors import MethodError
 from openbench.methods import _stats as stats
 
@@ -176,7 +176,7 @@ class KLM(stats.Learning):
 
 
 @dataclass
-class TempScaling(stats.Learning, stats.SoftmaxMethod):
+class TempScaling(stats.Learning, SoftmaxMethod):
     """Negative maximum softmax probability at the temperature that calibrates ID validation.
 
     score(x) = −max_c softmax(z/T)_c, T minimising the mean negative log-likelihood of ID validation labels.

@@ -11,18 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from openbench.config.constraints import Count, Fraction, NonNegative, Positive, Seed
-from openbench.core import (
-    STAGES,
-    Composite,
-    FeatureSet,
-    Field,
-    Head,
-    LiveBackbone,
-    LiveMethod,
-    Method,
-    Request,
-    by_rows,
-)
+from openbench.core import STAGES, Composite, FeatureSet, Field, LiveBackbone, LiveMethod, Method, Request, by_rows
 from openbench.core.search import SearchContext, Trial, Tuned, best_trial, grid, with_params
 from openbench.errors import MethodError, NotApplicableError
 from openbench.methods import _stats as stats
@@ -80,7 +69,7 @@ class Gram(stats.Learning):
         layers = self.needs.layers if self.layers is None else tuple(self.layers)
         return replace(self.needs, layers=layers, pool="gram" if self.powers <= 5 else "gram10")
 
-    def _learn(self, train: FeatureSet, head: Head) -> None:
+    def _learn(self, train: FeatureSet, head: None) -> None:
         """Learn ranges per class, layer, row and order, then each layer's mean deviation over the held-out part."""
         held_out = _drawn(len(train), self.held_out, self.seed)
         classes = train.logits.shape[1]
@@ -267,10 +256,10 @@ class Clusters:
     means: Tensor
 
     @classmethod
-    def of(cls, train: FeatureSet | None, layer: str) -> "Clusters":
+    def of(cls, train: FeatureSet, layer: str) -> "Clusters":
         """Learn them from the pooled map of a layer (n, d) and labels (n,), in float64."""
         where = f"MDSEnsemble at {layer}"
-        m = stats.moments(stats.training(train, where), where, lambda rows: rows.map(layer))
+        m = stats.moments(train, where, lambda rows: rows.map(layer))
         whiten, centre = stats.whitening(m.within_covariance()), m.mean()
         return cls(centre.float(), whiten.float(), ((m.class_means() - centre) @ whiten).float())
 
@@ -282,7 +271,7 @@ class Clusters:
 
 
 @dataclass
-class _OfLayer(Method):
+class _OfLayer(stats.Learning):
     """Fits the class means and the shared covariance of one layer.
 
     Attributes:
@@ -301,10 +290,9 @@ class _OfLayer(Method):
         """Channel means of all layers of the ensemble, unperturbed."""
         return replace(self.needs, layers=tuple(self.among))
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
+    def _learn(self, train: FeatureSet, head: None) -> None:
         """Learn class means and the shared covariance."""
         self.clusters_ = Clusters.of(train, self.layer)
-        return self
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Energies of features, weights or logits that are reshaped first."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from annotated_types import Interval
 from torch import Tensor
 
 from openbench.config.constraints import Count, NonNegative, Percentage, Percentile, Positive, Seed, Share
-from openbench.core import FeatureSet, Field, Head, HeadMethod, Perturb, Request, Role, by_rows
+from openbench.core import FeatureSet, Field, Head, HeadMethod, Perturb, Request, Role, SoftmaxMethod, by_rows
 from openbench.errors import MethodError
 from openbench.methods import _stats as stats
 
@@ -97,6 +97,18 @@ class VRA(stats.Learning, HeadMethod):
         return features.clamp(min=low, max=high)
 
 
+def _kept(method: Any, features: Tensor) -> int:
+    """How many of the features (n, d) stay when the method's percentile is removed.
+
+    Raises:
+        MethodError: none.
+    """
+    d = features.shape[1]
+    k = stats.largest_kept(d, method.percentile)
+    method.require(k >= 1, "percentile", f"a percentile that keeps at least one of {d} activations")
+    return k
+
+
 @dataclass
 class ASH(HeadMethod):
     """Energy after keeping only the largest activations of each sample.
@@ -123,9 +135,7 @@ class ASH(HeadMethod):
 
     def reshape(self, features: Tensor) -> Tensor:
         """Return the shaped features (n, d)."""
-        d = features.shape[1]
-        k = stats.largest_kept(d, self.percentile)
-        self.require(k >= 1, "percentile", f"a percentile that keeps at least one of {d} activations")
+        k = _kept(self, features)
         top, index = features.topk(k, dim=1, sorted=False)
         total = features.sum(dim=1, keepdim=True)
         if self.variant == "b":
@@ -159,15 +169,12 @@ class SCALE(HeadMethod):
 
     def reshape(self, features: Tensor) -> Tensor:
         """Return the scaled features (n, d)."""
-        d = features.shape[1]
-        k = stats.largest_kept(d, self.percentile)
-        self.require(k >= 1, "percentile", f"a percentile that keeps at least one of {d} activations")
-        largest = features.topk(k, dim=1, sorted=False).values.sum(dim=1, keepdim=True)
+        largest = features.topk(_kept(self, features), dim=1, sorted=False).values.sum(dim=1, keepdim=True)
         return features * stats.gain(features.sum(dim=1, keepdim=True), largest)
 
 
 @dataclass
-class LTS(stats.SoftmaxMethod):
+class LTS(SoftmaxMethod):
     """Energy of logits scaled by how much of the feature's mass lies in its largest activations.
 
     score(x) = −log Σ_c exp(S z_c), S = (Σ_j a_j divided by the sum of the k largest a_j)², a = max(f, 0),
@@ -190,17 +197,14 @@ class LTS(stats.SoftmaxMethod):
     percentile: Percentile = 95.0
 
     def _class_logits(self, x: FeatureSet) -> Tensor:
-        d = x.features.shape[1]
-        k = stats.largest_kept(d, self.percentile)
-        self.require(k >= 1, "percentile", f"a percentile that keeps at least one of {d} activations")
         active = x.features.clamp(min=0)
-        largest = active.topk(k, dim=1, sorted=False).values.sum(dim=1)
+        largest = active.topk(_kept(self, active), dim=1, sorted=False).values.sum(dim=1)
         ratio = torch.where(largest > 0, active.sum(dim=1) / torch.where(largest > 0, largest, 1.0), 1.0)
         return x.logits * ratio.square()[:, None]
 
 
 @dataclass
-class AdaSCALE(stats.Learning, stats.SoftmaxMethod):
+class AdaSCALE(stats.Learning, SoftmaxMethod):
     """Energy after scaling as in SCALE; the less features move when unimportant pixels do, the stronger the scaling.
 
     score(x) = −log Σ_c exp(z'_c), z' = W (f e^r) + b for variant `a`, r² (W f + b) for `l`;
@@ -429,7 +433,7 @@ class LINe(stats.Learning, HeadMethod):
         predicted = self.head_(clipped).argmax(dim=1)
         return clipped * self.neurons_.to(features.device)[predicted], predicted
 
-    def _reshaped_logits(self, x: FeatureSet) -> Tensor:
+    def _class_logits(self, x: FeatureSet) -> Tensor:
         thresholds = self.learnt("thresholds_").to(x.features.device)
         weight, bias = self.head_.weight.to(x.features.device), self.head_.bias.to(x.features.device)
         features, predicted = self._pruned(x.features)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from openbench.config.constraints import Count, Decay, NonNegative, Seed
-from openbench.core import FeatureSet, Field, Head, Method, Request
+from openbench.core import FeatureSet, Field, Head, Method, Request, SoftmaxMethod
 from openbench.errors import MethodError
-from openbench.methods._stats import Learning, SoftmaxMethod, max_softmax
+from openbench.methods._stats import Learning, max_softmax
 
 Uncertainty = Literal["msp", "entropy", "disagreement"]
 _TURNS = 4

@@ -115,22 +115,18 @@ def _drawn_places(k: int, total: int, rng: np.random.Generator, replicates: int)
     return np.minimum((total * rng.beta(k, total + 1 - k, replicates)).astype(np.int64), total - 1)
 
 
-def _below_ood(curve: PooledCurve, rng: np.random.Generator, replicates: int) -> Counts:
-    """Return (r,) the number of ID scores accepted just below the OOD score at which FPR@95 is read."""
-    place = _drawn_places(curve.m - least_count(0.95, curve.m) + 1, curve.m, rng, replicates)
-    return curve.id_accepted[np.searchsorted(curve.ood_accepted, place, side="right") - 1]
-
-
 def _drawn_fpr95(curves: Sequence[PooledCurve], rng: np.random.Generator, replicates: int) -> Floats:
     """Return (r,) bootstrap values of the mean FPR@95 (OOD positive) over sets that share the ID side.
 
     No sample is drawn: a set's threshold lies just below the k-th smallest OOD score of its resample. The number of
     resampled ID scores that the lowest threshold accepts is binomial, and so is, given that, the number up to the next.
     """
-    n = curves[0].n
-    below = np.sort([_below_ood(curve, rng, replicates) for curve in curves], axis=0)
+    n, below = curves[0].n, []
+    for curve in curves:
+        place = _drawn_places(curve.m - least_count(0.95, curve.m) + 1, curve.m, rng, replicates)
+        below.append(curve.id_accepted[np.searchsorted(curve.ood_accepted, place, side="right") - 1])
     accepted, flagged, before = np.zeros(replicates, np.int64), np.zeros(replicates), np.zeros(replicates, np.int64)
-    for at in below:
+    for at in np.sort(below, axis=0):
         accepted += rng.binomial(n - accepted, (at - before) / np.maximum(n - before, 1))
         flagged += (n - accepted) / n
         before = at

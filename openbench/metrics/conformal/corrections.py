@@ -60,20 +60,16 @@ def _asymptotic(n: int, delta: float) -> Floats:
     return np.asarray(i / n + asymptotic_constant(n, delta) * np.sqrt(i * (n - i)) / (n * np.sqrt(n)))
 
 
-def _bridge_spread(n: int) -> Floats:
-    """Return (n,) √(i(n−i))/(n√n) up to i = n/2, then its tangent there, which is constant."""
-    i = np.minimum(np.arange(1, n + 1), n / 2)
-    return np.asarray(np.sqrt(i * (n - i)) / (n * np.sqrt(n)))
-
-
 def _shared_level(n: int) -> Callable[[float], Floats]:
     """Return level δ' → min(Simes(δ'/(4 − 3δ')), i/n + c_n(δ')·spread_i): both parts move with one level.
 
+    The spread is √(i(n−i))/(n√n) up to i = n/2, then its tangent there, which is constant.
     Simes gets a quarter of the odds of δ'. At equal levels it would spend most of δ at the few smallest ranks, where it
     helps little, and every other bound would rise by a tenth.
     """
-    k = max(1, n // 2)
-    g, mean, spread = _log_simes(n, k), np.arange(1, n + 1) / n, _bridge_spread(n)
+    k, i = max(1, n // 2), np.arange(1, n + 1)
+    g, mean, lower = _log_simes(n, k), i / n, np.minimum(i, n / 2)
+    spread = np.sqrt(lower * (n - lower)) / (n * np.sqrt(n))
 
     def boundary(level: float) -> Floats:
         curved = mean + max(0.0, asymptotic_constant(n, level)) * spread
@@ -355,7 +351,11 @@ def calibrate(boundary: Callable[[float], Floats], delta: float, start: float, c
             safe = (x, y)
         else:
             unsafe = (x, y)
-        x = _next(x, y, safe, unsafe)
+        if safe is None or unsafe is None:  # a unit slope, until both sides are known
+            x -= float(np.clip(1.2 * y, -3.0, 3.0))
+        else:  # the secant inside the bracket
+            (x0, y0), (x1, y1) = safe, unsafe
+            x = x0 + float(np.clip(-y0 / (y1 - y0), 0.02, 0.98)) * (x1 - x0)
     raise MetricError(
         f"no boundary is crossed with probability {delta} (the last: {spent:.3g}) — use another correction"
     )
@@ -364,12 +364,3 @@ def calibrate(boundary: Callable[[float], Floats], delta: float, start: float, c
 def _logit(probability: float) -> float:
     inside = min(max(probability, 1e-300), 1.0 - 1e-15)
     return float(np.log(inside) - np.log1p(-inside))
-
-
-def _next(x: float, y: float, safe: tuple[float, float] | None, unsafe: tuple[float, float] | None) -> float:
-    """Return the next logit: by a unit slope until both sides are known, then by the secant inside the bracket."""
-    if safe is None or unsafe is None:
-        return x - float(np.clip(1.2 * y, -3.0, 3.0))
-    (x0, y0), (x1, y1) = safe, unsafe
-    share = float(np.clip(-y0 / (y1 - y0), 0.02, 0.98))
-    return x0 + share * (x1 - x0)

@@ -1,5 +1,7 @@
 """Conformal p-values of OOD scores, also under a known shift, and metrics with a guarantee of probability 1 − δ."""
 
+from bisect import bisect_left
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -216,10 +218,4 @@ def conditional_size(alpha: float, delta: float, correction: str) -> int:
             raise MetricError(
                 f"'{correction}' does not reach α = {alpha:g} at δ = {delta:g} with {_MAX_SIZE:,} scores — enlarge α"
             )
-    while low < high:
-        middle = (low + high) // 2
-        if correction_table(middle, delta, correction)[0] > alpha:
-            low = middle + 1
-        else:
-            high = middle
-    return high
+    return low + bisect_left(range(low, high), True, key=lambda n: correction_table(n, delta, correction)[0] <= alpha)
