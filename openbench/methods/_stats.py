@@ -134,10 +134,8 @@ class Moments:
         means = self.sums[self.present] / self.counts[self.present, None]
         within = _symmetric((self.scatter - (means.T * self.counts[self.present]) @ means) / self.n)
         if float(within.trace()) <= 1e-12 * float(self.scatter.trace()) / self.n:
-            raise MethodError(
-                f"{self.where}.fit: training features do not vary within classes ({int(self.n)} samples of "
-                f"{len(means)} classes) — fit on several different samples of each class"
-            )
+            of = f"{int(self.n)} samples of {len(means)} classes"
+            raise MethodError(f"{self.where}.fit: training features do not vary within classes ({of})")
         return within
 
     def total_covariance(self) -> Tensor:

@@ -79,10 +79,8 @@ class CoVer(Composite):
     def __post_init__(self) -> None:
         """Check that the base's score of a copy can be read from cached columns."""
         if isinstance(self.base, Composite | LiveMethod):
-            raise MethodError(
-                f"CoVer: base {type(self.base).__name__} runs the network or has parts — choose a method that reads "
-                "cached columns, e.g. method@method.base=mcm"
-            )
+            name = type(self.base).__name__
+            raise MethodError(f"CoVer: base {name} runs the network or has parts — e.g. method@method.base=mcm")
 
     @property
     def parts(self) -> Mapping[str, Method]:

@@ -63,10 +63,8 @@ class DoubleScore(Composite):
             s = scores.double()
             mean, std = float(s.mean()), float(s.std(correction=0))
             if not 0 < std < float("inf"):
-                raise MethodError(
-                    f"DoubleScore: the {name} score has mean {mean} and standard deviation {std} on ID validation — "
-                    "use another part"
-                )
+                found = f"mean {mean} and standard deviation {std} on ID validation"
+                raise MethodError(f"DoubleScore: the {name} score has {found} — use another part")
             self.units_[name] = (mean, std)
         return self
 
@@ -126,10 +124,8 @@ class DoubleScore(Composite):
                 f"{' and '.join(names)} — give one rate or null, or set tune=oracle_per_set"
             )
         if names[0] not in self.fpr:
-            raise ConfigError(
-                f"DoubleScore: method.fpr has no rate for the OOD set '{names[0]}'"
-                f"{did_you_mean(names[0], self.fpr)} — give one for every near and far set"
-            )
+            hint = did_you_mean(names[0], self.fpr)
+            raise ConfigError(f"DoubleScore: method.fpr has no rate for the OOD set '{names[0]}'{hint} — give one")
         return float(self.fpr[names[0]])
 
 

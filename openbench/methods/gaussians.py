@@ -177,9 +177,7 @@ class GMM(stats.Learning):
             covariance = _scatter(train, order[start:end], mean) / (end - start)
             covariance.diagonal().add_(ridge)
             lower, failed = torch.linalg.cholesky_ex(covariance)
-            self.require(
-                not failed, "ridge", f"larger ones: the covariance of {end - start} samples of a class is singular"
-            )
+            self.require(not failed, "ridge", "larger ones: the covariance of a class is singular")
             whiten.copy_(torch.linalg.solve_triangular(lower, torch.eye(len(lower)).to(lower), upper=False))
             heights.append(-lower.diagonal().log().sum() - 0.5 * len(lower) * math.log(2 * math.pi))
         self.means_ = means.float()
@@ -256,10 +254,8 @@ class SSD(stats.Learning):
         gaussians = [_gaussian(self._batches(train), members, m) for m in sorted(set(members.tolist()))]
         varying = [(mean, whiten) for mean, whiten in gaussians if whiten.shape[1]]
         if not varying:
-            raise MethodError(
-                f"SSD.fit: training features do not vary within clusters ({len(train)} samples in {len(gaussians)} "
-                "clusters) — use fewer clusters"
-            )
+            found = f"{len(train)} samples in {len(gaussians)} clusters"
+            raise MethodError(f"SSD.fit: training features do not vary within clusters ({found}) — use fewer")
         self.means_ = torch.stack([mean for mean, _ in varying]).float()
         self.whiten_ = [whiten.float() for _, whiten in varying]
 

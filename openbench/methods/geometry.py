@@ -169,10 +169,8 @@ class CADRef(Learning):
         energy = sum(float(torch.logsumexp(rows.logits.double(), dim=1).sum()) for rows in train.batches())
         self.energy_ = torch.tensor(energy / len(train))
         if self.decoupled and not energy > 0:
-            raise MethodError(
-                f"CADRef.fit: the mean energy of training logits is {float(self.energy_):.3g}, which is not "
-                "positive — use decoupled=false"
-            )
+            mean = f"{float(self.energy_):.3g}, not positive"
+            raise MethodError(f"CADRef.fit: the mean energy of training logits is {mean} — use decoupled=false")
 
     def score(self, x: FeatureSet) -> Tensor:
         """Return the scores (n,) float32; larger = more OOD."""

@@ -274,10 +274,7 @@ class OpenMax(stats.Learning):
             sums.index_add_(0, labels, logits)
             counts += torch.bincount(labels, minlength=classes)
         if not bool(counts.any()):
-            raise MethodError(
-                f"OpenMax.fit: none of {len(train)} training samples is classified correctly — check that logits and "
-                "labels belong to the same classes"
-            )
+            raise MethodError(f"OpenMax.fit: none of {len(train)} training samples is classified correctly")
         self.means_ = sums / counts.clamp(min=1)[:, None]
         # Allocated once: parts between large temporaries would keep their memory from being freed.
         distances, labels, done = sums.new_empty(int(counts.sum())), counts.new_empty(int(counts.sum())), 0

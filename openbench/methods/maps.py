@@ -194,9 +194,7 @@ class RankFeat(LiveMethod):
         """Return the scores (n,) float32 of a batch; larger = more OOD."""
         layers = self.layers or [name for name in backbone.layers if name in STAGES][-2:]
         if not layers:
-            raise NotApplicableError(
-                f"RankFeat: backbone '{backbone.name}' has no stages — choose a convolutional or patch network"
-            )
+            raise NotApplicableError(f"RankFeat: backbone '{backbone.name}' has no stages — choose another network")
         direction: Callable[[Tensor], Tensor] = self._iterated if self.solver == "power" else top_direction
         logits = []
         with backbone.frozen() as network, torch.no_grad():
@@ -397,9 +395,7 @@ class MDSEnsemble(Composite):
     def learn(self, id_val: Mapping[str, Tensor]) -> Self:
         """Refuse weights that are still to be found; the distances need no scaling."""
         if self.weights == "logistic":
-            raise MethodError(
-                "MDSEnsemble: weights=logistic needs tune=validation — or give weights=equal or one number per layer"
-            )
+            raise MethodError("MDSEnsemble: weights=logistic needs tune=validation — or give equal, or numbers")
         return self
 
     def combine(self, scores: Mapping[str, Tensor]) -> Tensor:

@@ -72,10 +72,8 @@ class NegativeLabels(Prompted):
         closeness = torch.cat([self._closeness(rows.to(classes.device) @ classes.T) for rows in parts])
         size = int(len(corpus) * self.share)
         if not size:
-            raise MethodError(
-                f"{type(self).__name__}.fit: a share of {self.share:g} of {len(corpus)} words is empty — take a larger "
-                "one"
-            )
+            where = f"{type(self).__name__}.fit"
+            raise MethodError(f"{where}: a share of {self.share:g} of {len(corpus)} words is empty — take a larger one")
         order = closeness.argsort(stable=True)[:size].cpu()
         return corpus[order].to(classes.device)
 

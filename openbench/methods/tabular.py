@@ -480,9 +480,7 @@ class PyOD(Learning):
     def __post_init__(self) -> None:
         """Check the detector's name and that PyOD is there, without importing it."""
         if importlib.util.find_spec("pyod") is None:
-            raise NotApplicableError(
-                f"PyOD({self.detector!r}): the package pyod is not installed — {pip_install('pyod')}"
-            )
+            raise NotApplicableError(f"PyOD({self.detector!r}): pyod is not installed — {pip_install('pyod')}")
 
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Fit the detector on training features (n, d)."""
@@ -499,8 +497,7 @@ class PyOD(Learning):
         if lost:
             raise MethodError(
                 f"PyOD.fit: {self.detector} gives {lost} of {len(features)} training samples a score that is not "
-                "finite (PCA divides by variances, which are 0 for columns that are constant or follow from others) — "
-                "omit these columns, or take another detector"
+                "finite — omit columns that are constant or follow from others, or take another detector"
             )
         self.detector_ = detector
 

@@ -34,10 +34,8 @@ def as_scores(values: ArrayLike, name: str) -> Floats:
         raise MetricError(f"{name} is empty — check that the set was scored")
     if np.isnan(scores).any():
         bad = np.flatnonzero(np.isnan(scores))
-        raise MetricError(
-            f"{name} contains NaN ({bad.size} of {scores.size} scores, the first at index {bad[0]}), which cannot be "
-            "ranked — fix the method that produced them"
-        )
+        found = f"{bad.size} of {scores.size} scores, the first at index {bad[0]}"
+        raise MetricError(f"{name} contains NaN ({found}), which cannot be ranked — fix what produced them")
     return scores
 
 

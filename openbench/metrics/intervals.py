@@ -75,9 +75,7 @@ def group_delong_variance(curves: Sequence[PooledCurve]) -> float:
 
 def _check_shared(curves: Sequence[PooledCurve]) -> None:
     if not curves or len({curve.n for curve in curves}) > 1:
-        raise MetricError(
-            f"the interval of a group needs curves that share one ID set (found sizes {[c.n for c in curves]})"
-        )
+        raise MetricError(f"intervals of groups need curves that share one ID set (found {[c.n for c in curves]})")
 
 
 def _deviations(level: float) -> float:
@@ -246,9 +244,8 @@ def paired_delong(
     z = _deviations(level)
     sizes = [(np.size(ids), *map(np.size, oods)) for ids, oods in (first, second)]
     if sizes[0] != sizes[1] or not first[1]:
-        raise MetricError(
-            f"a paired comparison needs two scores of the same images (found {sizes[0]} and {sizes[1]} of them)"
-        )
+        found = f"{sizes[0]} and {sizes[1]} of them"
+        raise MetricError(f"a paired comparison needs two scores of the same images (found {found})")
     ids = [as_scores(scores, "ID scores") for scores, _ in (first, second)]
     of_id, variance, sets = np.zeros(ids[0].size), 0.0, len(first[1])
     areas = np.zeros((sets, 2))

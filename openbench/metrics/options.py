@@ -110,9 +110,8 @@ class MetricOptions(Checked):
         rates = self._fprs()
         for name in names:
             if "" not in rates and name not in rates:
-                raise MetricError(
-                    f"metrics.fpr has no rate for the set '{name}'{did_you_mean(name, rates)}, found {', '.join(rates)}"
-                )
+                hint, found = did_you_mean(name, rates), ", ".join(rates)
+                raise MetricError(f"metrics.fpr has no rate for the set '{name}'{hint}, found {found}")
 
     @property
     def fpr_label(self) -> str:

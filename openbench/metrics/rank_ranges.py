@@ -243,9 +243,7 @@ def _check_sizes(methods: Sequence[Sequence[NetworkScores]]) -> None:
     sizes = [[(np.size(ids), *map(np.size, oods)) for ids, oods in networks] for networks in methods]
     if not sizes or not sizes[0] or len(sizes[0][0]) < 2 or any(other != sizes[0] for other in sizes):
         different = " and ".join(sorted({str(one) for one in sizes})[:2])
-        raise MetricError(
-            f"ranks need scores of the same images by the same networks from every method (found {different or 0})"
-        )
+        raise MetricError(f"ranks need scores of the same images and networks by every method (found {different or 0})")
 
 
 class MeanRanks(NamedTuple):
@@ -282,9 +280,7 @@ def mean_ranks(values: ArrayLike, level: float = 0.95) -> MeanRanks:
     check_rate(level, "level", closed=False)
     table = np.asarray(values, dtype=np.float64)
     if table.ndim != 2 or min(table.shape) < 2 or np.isnan(table).any():
-        raise MetricError(
-            f"mean ranks need a number for each method on each set, at least two of both (found shape {table.shape})"
-        )
+        raise MetricError(f"mean ranks need a number for each of ≥ 2 methods on each of ≥ 2 sets (found {table.shape})")
     k, n = table.shape
     from scipy.stats import chi2, rankdata, studentized_range  # which take long to load
 

@@ -254,9 +254,7 @@ def _losses(side: Iterable[SetScores]) -> Floats | None:
             return None
         correct = np.asarray(s.correct, dtype=np.float64)
         if correct.shape != np.shape(s.scores) or not np.isin(correct, (0.0, 1.0)).all():
-            raise MetricError(
-                f"`correct` of set '{s.name}' must be 0 or 1, one per score (found shape {correct.shape})"
-            )
+            raise MetricError(f"`correct` of set '{s.name}' must be 0 or 1, one per score ({correct.shape})")
         parts.append(1.0 - correct)
     return np.concatenate(parts)
 

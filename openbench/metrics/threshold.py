@@ -157,9 +157,7 @@ def threshold_stability(thresholds: Sequence[float], id_scores: Floats) -> Stabi
     with np.errstate(invalid="ignore"):
         unit = float(np.std(id_scores))
     if not (np.isfinite(unit) and unit > 0 and np.isfinite(thresholds).all()):
-        raise MetricError(
-            f"threshold stability needs finite thresholds, and ID scores of a finite deviation > 0 (found {unit})"
-        )
+        raise MetricError(f"threshold stability needs finite thresholds and a finite deviation > 0 (found {unit})")
     return Stability(float(np.std(thresholds)) / unit, float(np.ptp(thresholds)) / unit)
 
 

@@ -206,9 +206,7 @@ def crossing_probability(bounds: Floats) -> float:
     """
     b = np.asarray(bounds, dtype=np.float64)
     if b.size == 0 or not (b[0] >= 0 and np.all(np.diff(b) >= 0)):
-        raise MetricError(
-            f"crossing probability needs non-decreasing bounds ≥ 0, b_1 … b_n (the {b.size} values are not)"
-        )
+        raise MetricError(f"crossing probability needs non-decreasing bounds ≥ 0 (the {b.size} values are not)")
     n, binding = b.size, int(np.searchsorted(b, 1.0))
     if binding == 0:
         return 0.0
@@ -356,9 +354,7 @@ def calibrate(boundary: Callable[[float], Floats], delta: float, start: float, c
         else:  # the secant inside the bracket
             (x0, y0), (x1, y1) = safe, unsafe
             x = x0 + float(np.clip(-y0 / (y1 - y0), 0.02, 0.98)) * (x1 - x0)
-    raise MetricError(
-        f"no boundary is crossed with probability {delta} (the last: {spent:.3g}) — use another correction"
-    )
+    raise MetricError(f"no boundary is crossed with probability {delta} (the last: {spent:.3g}) — choose another")
 
 
 def _logit(probability: float) -> float:

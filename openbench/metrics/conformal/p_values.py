@@ -36,9 +36,7 @@ def p_values(calibration: ArrayLike, scores: ArrayLike, table: Floats | None = N
 
 def _of_size(table: Floats, n: int) -> Floats:
     if table.shape != (n + 1,):
-        raise MetricError(
-            f"the correction table was made for n = {table.size - 1}, but there are {n} calibration scores"
-        )
+        raise MetricError(f"the correction table was made for n = {table.size - 1}, there are {n} calibration scores")
     return table
 
 
@@ -215,7 +213,6 @@ def conditional_size(alpha: float, delta: float, correction: str) -> int:
     while correction_table(high, delta, correction)[0] > alpha:
         low, high = high + 1, high * 2
         if high > _MAX_SIZE:
-            raise MetricError(
-                f"'{correction}' does not reach α = {alpha:g} at δ = {delta:g} with {_MAX_SIZE:,} scores — enlarge α"
-            )
+            most = f"{_MAX_SIZE:,} scores"
+            raise MetricError(f"'{correction}' does not reach α = {alpha:g} at δ = {delta:g} with {most} — enlarge α")
     return low + bisect_left(range(low, high), True, key=lambda n: correction_table(n, delta, correction)[0] <= alpha)

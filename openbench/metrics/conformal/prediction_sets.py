@@ -76,9 +76,7 @@ def distributions(probabilities: ArrayLike) -> Floats:
         raise MetricError(f"probabilities must have shape (n, c), one row per image — found {p.shape}")
     off = np.abs(p.sum(axis=1) - 1.0)
     if not (np.all(p >= 0) and np.all(off < 1e-3)):
-        raise MetricError(
-            f"probabilities are not distributions (sums off by {off.max():.3g}) — apply a softmax to logits first"
-        )
+        raise MetricError(f"probabilities are not distributions (sums off by {off.max():.3g}) — apply a softmax first")
     return p
 
 
@@ -93,9 +91,8 @@ def class_conditional(scores: ArrayLike) -> Floats:
     """
     s = np.asarray(scores, dtype=np.float64)
     if s.ndim != 2 or s.size == 0 or np.isnan(s).any():
-        raise MetricError(
-            f"class scores must have shape (n, c), without NaN — found {s.shape}, {int(np.isnan(s).sum())} NaN"
-        )
+        nan = int(np.isnan(s).sum())
+        raise MetricError(f"class scores must have shape (n, c), without NaN — found {s.shape}, {nan} NaN")
     return s
 
 
@@ -124,9 +121,8 @@ def checked_labels(labels: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int6
     """
     y = np.asarray(labels)
     if y.shape != shape[:1] or y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= shape[1]:
-        raise MetricError(
-            f"labels do not fit the class scores (shape {y.shape}, {y.dtype}) — allowed: integers in 0 … {shape[1] - 1}"
-        )
+        found, most = f"shape {y.shape}, {y.dtype}", shape[1] - 1
+        raise MetricError(f"labels do not fit the class scores ({found}) — allowed: integers in 0 … {most}")
     return y.astype(np.int64)
 
 

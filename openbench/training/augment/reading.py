@@ -124,10 +124,8 @@ class PictureFolder:
         """
         path = self.find()
         if path is None:
-            raise DataError(
-                f"folder '{self.name}' of pictures for an augmentation is missing in "
-                f"{', '.join(map(str, paths.data_roots()))} — put the pictures there, or name another folder"
-            )
+            roots = ", ".join(map(str, paths.data_roots()))
+            raise DataError(f"folder '{self.name}' of pictures is missing in {roots} — put it there, or name another")
         return path
 
     def files(self) -> tuple[Path, ...]:
@@ -208,10 +206,7 @@ class PreparedVersions(Reading):
         path = folder.path() / key.removeprefix(self.strip)
         versions = [path] if path.is_file() else sorted(path.parent.glob(f"{path.stem}.*"))
         if not versions:
-            raise DataError(
-                f"folder '{folder.name}' has no version '{path}' of training image '{key}' — get the folder again, or "
-                "correct `strip`"
-            )
+            raise DataError(f"'{folder.name}' has no version '{path}' of training image '{key}' — correct `strip`")
         return versions[0]
 
     def __call__(self, image: NDArray[np.uint8], side: int, rng: np.random.Generator) -> NDArray[np.uint8]:

@@ -265,10 +265,7 @@ class Session:
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
         self.prepared: nn.Module = prepared.to(memory_format=layout)  # type: ignore[call-overload]
         if not any(part is self.network for part in self.prepared.modules()):
-            raise MethodError(
-                f"{type(method).__name__}.prepare returned a module without the network, whose weights could not be "
-                "saved — return the network, or a module with it as a child"
-            )
+            raise MethodError(f"{type(method).__name__}.prepare returned a module without the network")
         groups = [{"lr_scale": 1.0, "lr_constant": False, **group} for group in method.parameter_groups(self.prepared)]
         self.optimiser = torch.optim.SGD(
             groups, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.nesterov
@@ -578,10 +575,8 @@ class Objective(nn.Module):
         for batch in batches:
             loss = self.method.loss(self.prepared, batch)
             if loss.ndim != 0:
-                raise MethodError(
-                    f"{type(self.method).__name__}.loss returned a tensor of shape {tuple(loss.shape)} — "
-                    "return a scalar, the mean over the batch"
-                )
+                where, shape = f"{type(self.method).__name__}.loss", tuple(loss.shape)
+                raise MethodError(f"{where} returned a tensor of shape {shape} — return a scalar, the mean")
             if self.consistency is not None:
                 images = (batch.images, *batch.versions)
                 loss = loss + self.consistency.loss(self.prepared(torch.cat(images)).chunk(len(images)))

@@ -377,10 +377,7 @@ def last_stage(network: nn.Module) -> nn.Module:
     for part in reversed(list(network.children())):
         if any(True for _ in part.parameters()) and not any(module is head for module in part.modules()):
             return part
-    raise ConfigError(
-        f"training=cider_last_stage: no part of {type(network).__name__} before its classifier has parameters — use "
-        "training=cider"
-    )
+    raise ConfigError(f"no part of {type(network).__name__} before its classifier has parameters — use training=cider")
 
 
 @dataclass(frozen=True)

@@ -236,9 +236,7 @@ class ISH(FineTuned):
         f = features.detach().float()
         k = largest_kept(f.shape[1], self.percentile)
         if k < 1:
-            raise ConfigError(
-                f"training.percentile={self.percentile} leaves none of {f.shape[1]} activations — lower it"
-            )
+            raise ConfigError(f"training.percentile={self.percentile} leaves none of {f.shape[1]} — lower it")
         largest, places = f.topk(k, dim=1, sorted=False)
         total = largest.sum(dim=1, keepdim=True)
         factor = gain(f.sum(dim=1, keepdim=True), total)
