@@ -336,14 +336,13 @@ class DAGMM(Learning):
 
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Train the networks on training features (n, d), then take the mixture's moments over all of them."""
-        whole = train
-        device = whole.device
+        device = train.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.enable_grad():
             torch.manual_seed(self.seed)
-            network = Compression(whole.features.shape[1], self.latent, self.components).to(device)
-            self._train(network, whole)
+            network = Compression(train.features.shape[1], self.latent, self.components).to(device)
+            self._train(network, train)
         network.eval().requires_grad_(False)
-        outputs = [network(rows.features.float()) for rows in whole.batches()]
+        outputs = [network(rows.features.float()) for rows in train.batches()]
         self.mixture_ = Mixture.of(*(torch.cat([f[i] for f in outputs]) for i in (0, 1)))
         self.network_ = network
 
@@ -484,7 +483,10 @@ class PyOD(Learning):
 
     def _learn(self, train: FeatureSet, head: Head) -> None:
         """Fit the detector on training features (n, d)."""
-        features = _array(self._subset(train))
+        if self.max_train is not None and len(train) > self.max_train:
+            chosen = np.random.default_rng(self.seed).choice(len(train), self.max_train, replace=False)
+            train = train[torch.from_numpy(np.sort(chosen))]
+        features = _array(train)
         # NaN scores are refused below, with a reason that a warning would not give.
         with seeded(self.seed), np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.filterwarnings("error", message="n_neighbors")  # otherwise it goes on with fewer neighbours
@@ -506,12 +508,6 @@ class PyOD(Learning):
         detector: Any = self.learnt("detector_")
         scores = np.asarray(detector.decision_function(_array(x)), dtype=np.float64)
         return torch.from_numpy(scores).to(x.features.device, torch.float32)
-
-    def _subset(self, train: FeatureSet) -> FeatureSet:
-        if self.max_train is None or len(train) <= self.max_train:
-            return train
-        chosen = np.random.default_rng(self.seed).choice(len(train), self.max_train, replace=False)
-        return train[torch.from_numpy(np.sort(chosen))]
 
     def _new(self, dim: int) -> Any:
         module = importlib.import_module(f"pyod.models.{_MODULES.get(self.detector, self.detector.lower())}")

@@ -36,19 +36,16 @@ class DistanceAware(Extended):
         return self.parts(images)[1]
 
 
-class Predictive(Extended):
+class Predictive(DistanceAware):
     """The network, the mode of the posterior as a linear head on random features, and the variance of its logits."""
 
-    random: "RandomFeatures"
-    head: nn.Linear
     variance: "Variance"
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (n, channels, h, w) to logits (n, c)."""
-        random = self.random(self.read(images)[0])
-        # Its output is read by a hook, as that of a stage is.
-        self.variance(random)
-        return self.head(random)
+        random, logits = self.parts(images)
+        self.variance(random)  # its output is read by a hook, as that of a stage is
+        return logits
 
 
 @dataclass(frozen=True)
