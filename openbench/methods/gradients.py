@@ -285,11 +285,8 @@ class GROOD(stats.Learning):
         present = torch.bincount(train.labels.cpu(), minlength=len(means)).to(means.device) > 0
         prototypes = means[present]
         self.prototypes_ = torch.cat([prototypes, prototypes.mean(dim=0, keepdim=True)])
-        parts = [
-            (self._pull(rows.features)[:, 0].cpu(), (rows.logits.argmax(dim=1) == rows.labels).cpu())
-            for rows in train.batches()
-        ]
-        pulls, right = (torch.cat(part) for part in zip(*parts, strict=True))
+        pulls = torch.cat([self._pull(rows.features)[:, 0].cpu() for rows in train.batches()])
+        right = torch.cat([(rows.logits.argmax(dim=1) == rows.labels).cpu() for rows in train.batches()])
         correct = right.nonzero()[:, 0]
         self.bank_ = _Gradients(train.features, correct, pulls[correct], self.prototypes_[-1].cpu())
         if not len(self.bank_):

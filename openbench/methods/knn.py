@@ -105,12 +105,7 @@ class KNN(Learning):
     def _among(self, rows: Tensor | slice = slice(None)) -> Bank:
         """Training features as they are searched: all, or some rows."""
         inverse: Tensor | None = getattr(self, "inverse_", None)  # detectors of earlier versions lack it
-        return Bank(
-            self.bank_[rows],
-            unit=self.normalise,
-            origin=self.centre_,
-            inverse=None if inverse is None else inverse[rows],
-        )
+        return Bank(self.bank_[rows], self.normalise, self.centre_, None if inverse is None else inverse[rows])
 
     def _farthest(self, bank: Bank, queries: Tensor, index: Tensor) -> Tensor:
         """Squared distances (n,) to the farthest of the bank's rows `index` (n, k)."""

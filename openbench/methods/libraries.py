@@ -156,12 +156,8 @@ class _PytorchOOD(_Library):
         return self.is_live() or bool({"head", "w"} & _parameters(self.kind).keys())
 
     def make(self, net: _Network, network: nn.Module | None = None) -> Any:
-        fc = getattr(net, "fc", None)
-        given: dict[str, Any] = {
-            "model": network or (net if self.is_live() else None),
-            "encoder": net.features,
-            "head": fc,
-        }
+        fc, model = getattr(net, "fc", None), network or (net if self.is_live() else None)
+        given: dict[str, Any] = {"model": model, "encoder": net.features, "head": fc}
         if fc is not None:
             given |= {"w": fc.weight, "b": fc.bias}
         if self._reads == "feature_maps":  # pooled features are maps of one pixel

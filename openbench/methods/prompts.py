@@ -526,17 +526,10 @@ class CSP(NegativeOdds):
     @property
     def texts(self) -> tuple[Texts, ...]:
         """The classes, the nouns, and the adjectives with their superclasses."""
-        return (
-            Texts(CLASSES, templates=tuple(self.templates)),
-            Texts(self.nouns, tuple(self.leave_out), tuple(self.templates)),
-            Texts(
-                self.adjectives,
-                tuple(self.leave_out_adjectives),
-                tuple(self.adjective_templates),
-                tuple(self.superclasses),
-                self.seed,
-            ),
-        )
+        prompts, left_out = tuple(self.templates), (tuple(self.leave_out), tuple(self.leave_out_adjectives))
+        others, joined = tuple(self.adjective_templates), tuple(self.superclasses)
+        plain = (Texts(CLASSES, templates=prompts), Texts(self.nouns, left_out[0], prompts))
+        return (*plain, Texts(self.adjectives, left_out[1], others, joined, self.seed))
 
 
 @dataclass

@@ -305,13 +305,8 @@ class PooledCurve:
             start += f1.size
         hit = m - int(self.ood_accepted[at])
         alarms = n - int(self.id_accepted[at])
-        return BestF1(
-            f1=2.0 * best,
-            accuracy=(hit + n - alarms) / (n + m),
-            precision=hit / (hit + alarms),
-            recall=hit / m,
-            threshold=float(self.thresholds[at + 1]),
-        )
+        accuracy, precision, recall = (hit + n - alarms) / (n + m), hit / (hit + alarms), hit / m
+        return BestF1(2.0 * best, accuracy, precision, recall, float(self.thresholds[at + 1]))
 
     def ranking(self) -> dict[str, float]:
         """Return all ranking metrics under their keys."""

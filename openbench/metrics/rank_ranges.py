@@ -97,16 +97,9 @@ def rank_ranges(methods: Sequence[Sequence[NetworkScores]], level: float = 0.95)
     check_rate(level, "level", closed=False)
     areas = paired_areas(methods)
     on_networks = _separable(areas._replace(networks=np.zeros_like(areas.networks)), level)
-    return [
-        RankRange(float(value), *ranks, same_networks, groups)
-        for value, ranks, same_networks, groups in zip(
-            areas.values,
-            _rank_ends(_separable(areas, level), areas.values),
-            _rank_ends(on_networks, areas.values),
-            groups_of(on_networks, areas.values),
-            strict=True,
-        )
-    ]
+    ranks, same = (_rank_ends(separable, areas.values) for separable in (_separable(areas, level), on_networks))
+    columns = zip(areas.values.tolist(), ranks, same, groups_of(on_networks, areas.values), strict=True)
+    return [RankRange(value, *ends, on_same, groups) for value, ends, on_same, groups in columns]
 
 
 def groups_of(separable: NDArray[np.bool_], values: Floats) -> list[tuple[int, ...]]:

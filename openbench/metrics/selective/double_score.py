@@ -218,11 +218,8 @@ def envelope(
     """
     curves = [_curves(_weighed(sets, losses, standard, mu)) for mu in mus]
     fpr, joining, accuracy = (np.stack(rows) for rows in zip(*curves, strict=True))
-    return Envelope(
-        fpr=fpr.min(axis=0),
-        auroc=float(1.0 - joining.min(axis=0).mean()),
-        oscr_selective=float(accuracy.max(axis=0).mean()),
-    )
+    area = float(1.0 - joining.min(axis=0).mean())
+    return Envelope(fpr.min(axis=0), area, oscr_selective=float(accuracy.max(axis=0).mean()))
 
 
 def _weighed(

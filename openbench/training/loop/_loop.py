@@ -307,7 +307,10 @@ class Session:
         row = EpochRow(epoch + 1, step, rate, loss, accuracy, speed, time.perf_counter() - start)
         self.curve.append(row)
         if self.team.leads:
-            self._save_if_best(accuracy if self.method.selection == "val_accuracy" else -loss)
+            value = accuracy if self.method.selection == "val_accuracy" else -loss
+            if self.best is None or value >= self.best["value"]:
+                # Under a new name: until `_save` has recorded it, an interrupted training resumes with the former best.
+                self.best = {"epoch": epoch + 1, "value": value, "files": self._write_weights(f"best-{epoch + 1}")}
             self._save()
             write_whole(self.folder / "curve.csv", as_csv(self.curve))
         report.to(step, f"epoch {epoch + 1}, {self._told(loss, speed)}", seconds=1.0)
@@ -424,13 +427,6 @@ class Session:
     def weights(self) -> AbstractContextManager[None]:
         """Return a context in which the network has the weights to save: the average, if there is one."""
         return nullcontext() if self.average is None else self.average.in_place()
-
-    def _save_if_best(self, value: float) -> None:
-        """Save the weights if the epoch that has just ended is no worse than any before; `value`: larger is better."""
-        if self.best is None or value >= self.best["value"]:
-            epoch = len(self.curve)
-            # Under a new name: until `_save` has recorded it, an interrupted training resumes with the previous best.
-            self.best = {"epoch": epoch, "value": value, "files": self._write_weights(f"best-{epoch}")}
 
     def _write_weights(self, stem: str) -> dict[str, str]:
         """Write the network's weights, and what the method added to it if anything; return file name → SHA-256."""

@@ -237,12 +237,8 @@ class SpectralBound(nn.Module):
 
     def __init__(self, network: nn.Module, bound: float, skip: nn.Module | None = None) -> None:
         super().__init__()
-        self.bound = bound
-        self.names = [
-            name
-            for name, part in network.named_modules()
-            if isinstance(part, nn.Conv2d | nn.Linear) and part is not skip
-        ]
+        self.bound, kinds = bound, nn.Conv2d | nn.Linear
+        self.names = [name for name, part in network.named_modules() if isinstance(part, kinds) and part is not skip]
         for i, matrix in enumerate(self._matrices(network)):
             self.register_buffer(f"left{i}", _iterated(matrix, torch.randn(len(matrix)).to(matrix), _WARM_UP))
 
