@@ -36,7 +36,7 @@ def p_values(calibration: ArrayLike, scores: ArrayLike, table: Floats | None = N
 
 def _of_size(table: Floats, n: int) -> Floats:
     if table.shape != (n + 1,):
-        raise MetricError(f"the correction table was made for n = {table.size - 1}, there are {n} calibration scores")
+        raise MetricError(f"the table was made for n = {table.size - 1}, but there are {n} calibration scores")
     return table
 
 
