@@ -177,7 +177,7 @@ class GMM(stats.Learning):
             covariance = _scatter(train, order[start:end], mean) / (end - start)
             covariance.diagonal().add_(ridge)
             lower, failed = torch.linalg.cholesky_ex(covariance)
-            self.require(not failed, "ridge", "larger ones: the covariance of a class is singular")
+            self.require(not failed, "ridge", f"larger ones: the covariance of {end - start} samples is singular")
             whiten.copy_(torch.linalg.solve_triangular(lower, torch.eye(len(lower)).to(lower), upper=False))
             heights.append(-lower.diagonal().log().sum() - 0.5 * len(lower) * math.log(2 * math.pi))
         self.means_ = means.float()
