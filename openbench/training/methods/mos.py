@@ -157,7 +157,7 @@ def assignment(groups: Groups, num_classes: int) -> Tensor:
     classes = sorted(k for group in groups for k in group)
     if classes != list(range(num_classes)):
         found = f"{len(classes)} classes up to {classes[-1]}"
-        raise ConfigError(f"training.groups has {found} — put each class from 0 to {num_classes - 1} in one group")
+        raise ConfigError(f"training.groups has {found} — put every class from 0 to {num_classes - 1} in one group")
     places = torch.empty(num_classes, dtype=torch.int64)
     for number, group in enumerate(groups):
         places[list(group)] = number
