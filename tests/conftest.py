@@ -31,7 +31,7 @@ os.fsync = os.fstat  # type: ignore[assignment]  # which fails as it does where 
 # The suite gives the same result every time. Tests that hold only by luck are found by another seed, from which
 # they draw other numbers and hypothesis other examples: OPENBENCH_TEST_SEED=7 pytest.
 SEED = int(os.environ.get("OPENBENCH_TEST_SEED", "0"))
-hypothesis.settings.register_profile("openbench", derandomize=SEED == 0, deadline=None)
+hypothesis.settings.register_profile("openbench", derandomize=SEED == 0, deadline=None, max_examples=40)
 # Some minutes of generated input, after a change to what reads it.
 hypothesis.settings.register_profile("deep", hypothesis.settings.get_profile("openbench"), max_examples=2000)
 hypothesis.settings.load_profile(os.environ.get("OPENBENCH_HYPOTHESIS", "openbench"))

@@ -21,11 +21,11 @@ REFUSING = {"GROOD", "LibraryDetector", "OpenMax", "PyOD", "ViM"}
 UNDERFLOWING = {"klm"}  # its templates hold probabilities of zero, from which others are infinitely far
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
+@pytest.mark.parametrize("scale", [1e-6, 1e4])
 @pytest.mark.parametrize("kind", ["rectified", "signed", "dead", "two_classes", "many_classes"])
 def test_scores_are_finite_at_every_scale_of_the_features(kind, scale):
     assert len(METHODS) > 70
-    data, wrong = problem(kind, n=120), {}
+    data, wrong = problem(kind, n=60), {}
     splits = [(x, scale * x.features) for x in (data.train, data.val, data.test)]
     data = Problem(*(changed(x, features=f, logits=data.head(f)) for x, f in splits), data.head)
     for name, method in METHODS.items():

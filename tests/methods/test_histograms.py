@@ -103,7 +103,7 @@ def perturbed(method: WeiPer, x: np.ndarray) -> np.ndarray:
     return x @ method.weights_.numpy().T + method.biases_.numpy()
 
 
-@equals(WeiPer(lambda_1=1.5, lambda_2=0.7, **SMALL), WeiPer("msp", repeats=5), n=150)
+@equals(WeiPer(lambda_1=1.5, lambda_2=0.7, **SMALL), WeiPer("msp", repeats=5), n=60)
 def test_weiper_equals_histograms_sample_by_sample(data, method):
     train, test = perturbed(method, f(data.train)), perturbed(method, f(data.test))
     classes = len(data.bias)

@@ -78,19 +78,19 @@ def gen_by_loops(logits: np.ndarray, gamma: float, top: int) -> np.ndarray:
     return result
 
 
-@equals(GEN(exact=True), GEN(0.5, 2, exact=True), kinds=kinds_but("signed", "many_classes"), n=150)
+@equals(GEN(exact=True), GEN(0.5, 2, exact=True), kinds=kinds_but("signed", "many_classes"), n=60)
 def test_gen_exact_equals_sums_over_the_other_classes(data, method):
     return gen_by_loops(z(data.test), method.gamma, method.top)
 
 
 def test_gen_exact_ranks_saturated_logits_where_float32_does_not():
-    data = problem("hot")
+    data = problem("hot", n=200)
     truth = gen_by_loops(z(data.test), 0.1, 100)
     assert spearmanr(scores(GEN(exact=True), data), truth).statistic > 0.99999
     assert spearmanr(scores(GEN(), data), truth).statistic < 0.98
 
 
-@equals(KLM(), kinds=kinds_but("hot"), n=200, many=40, rtol=1e-4)
+@equals(KLM(), kinds=kinds_but("hot"), n=100, many=40, rtol=1e-4)
 def test_klm_equals_scipy_pair_by_pair(data, method):
     """The least scipy.stats.entropy(p, q) over templates q, which normalises both of its arguments."""
     val = softmax(z(data.val), axis=1)
@@ -169,8 +169,8 @@ def fitted_tail(distances: np.ndarray, tail: int):
 
 
 @equals(
-    *(OpenMax(alpha, tail) for alpha, tail in [(3, 20), (1, 10), (2, 50), (2, 2)]),
-    kinds=["rectified", "signed", "two_classes"],
+    *(OpenMax(alpha, tail) for alpha, tail in [(3, 20), (1, 10), (2, 2)]),
+    kinds=["rectified", "two_classes"],
     rtol=1e-3,
 )
 def test_openmax_is_the_log_odds_of_the_unknown_probability(data, method):

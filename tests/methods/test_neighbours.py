@@ -57,13 +57,13 @@ def test_bank_exact_order_is_that_of_distances_where_products_round():
 
 
 @pytest.mark.parametrize("blocks", [False, True])
-@pytest.mark.parametrize(("k", "n"), [(1, 600), (7, 600), (239, 240)])
+@pytest.mark.parametrize("k", [1, 7, 239])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # blocks of either have their own size
-def test_bank_neighbours_among_the_others_equal_sklearns(dtype, k, n, blocks, monkeypatch):
+def test_bank_neighbours_among_the_others_equal_sklearns(dtype, k, blocks, monkeypatch):
     if blocks:
         for name, size in (("_BANK_CHUNK", 37), ("_QUERY_CHUNK", 11), ("_ENTRIES", 1000)):
             monkeypatch.setattr(_bank, name, size)
-    data = problem("signed", n)
+    data = problem("signed", 240)
     found = Bank(data.train.features).nearest_exactly(data.train.features.to(dtype), k, own=True)
     distances, expected = brute(f(data.train), k).kneighbors()
     if dtype == torch.float64:  # in single precision neighbours as far as another change places
@@ -107,12 +107,8 @@ def knn_by_sklearn(data, method: KNN) -> np.ndarray:
 
 # All training samples are as many neighbours as there can be.
 test_knn_equals_sklearn = equals(
-    *(
-        KNN(k, index=index, probes=24, normalise=normalise)
-        for k in (1, 50, 240)
-        for index, normalise in itertools.product(("exact", "faiss_flat", "ivf"), (True, False))
-        if (index, normalise) != ("ivf", True)
-    ),
+    *itertools.starmap(KNN, [(1,), (240,), (50, "exact", 16, False), (240, "faiss_flat")]),
+    *itertools.starmap(KNN, [(1, "faiss_flat", 16, False), (50, "ivf", 24, False)]),
     n=240,
 )(knn_by_sklearn)
 
@@ -128,7 +124,7 @@ def test_knn_distance_of_near_duplicates_keeps_its_digits():
 
 @pytest.mark.parametrize(("index", "least"), [("ivf", 0.9), ("hnsw", 0.99)])
 def test_knn_approximate_indices_find_most_neighbours(index, least):
-    data = problem(n=4000)
+    data = problem(n=2000)
     exact, found = (KNN(20, index=name).fit(data.train, None).neighbours(data.test) for name in ("exact", index))
     hits = [len(set(a) & set(b)) for a, b in zip(exact.tolist(), found.tolist(), strict=True)]
     assert np.mean(hits) / 20 >= least
@@ -206,7 +202,7 @@ def bank_of(method: NNGuide, data) -> np.ndarray:
     return distances.argmin(axis=1)
 
 
-@equals(*(NNGuide(50, alpha, "first") for alpha in (0.01, 0.34, 1.0)), kinds=kinds_but("many_classes"))
+@equals(*(NNGuide(50, alpha, "first") for alpha in (0.01, 0.34, 1.0)), kinds=kinds_but("many_classes"), n=600)
 def test_nnguide_the_first_samples_up_to_a_whole_batch_equal_loops(data, method):
     return nnguide_by_loops(data, np.arange({0.01: 200, 0.34: 400, 1.0: 600}[method.alpha]), 50)
 
@@ -234,7 +230,7 @@ def relation_by_loops(data, power: float, threshold: float) -> np.ndarray:
 @pytest.mark.parametrize(("power", "threshold"), [*((p, 0.03) for p in (0, 1, 2, 8)), (1, 0.0), (1, 0.5)])
 @pytest.mark.parametrize("kind", ["rectified", "signed", "hot", "two_classes", "dead"])
 def test_relation_equals_one_sample_at_a_time(kind, power, threshold):
-    data = problem(kind)
+    data = problem(kind, n=120)
     expected = relation_by_loops(data, power, threshold)
     # One relation within float32 of the threshold may fall on either side of it.
     apart = 1.01 * threshold**power + 1e-5
@@ -245,7 +241,7 @@ GRID = [*np.linspace(0.001, 0.1, 100), *np.linspace(0.105, 0.5, 81), *np.linspac
 
 
 # 0.07 · 300 is a little more than 21 in floating point, and 21 references are enough.
-@equals(CFOOD(1, 0.0115), CFOOD(1, 0.07), CFOOD(1, 0.5), kinds=kinds_but("hot", "many_classes"), n=300)
+@equals(CFOOD(1, 0.0115), CFOOD(1, 0.07), CFOOD(1, 0.5), kinds=["rectified", "signed", "dead"])
 def test_cfood_equals_growing_neighbourhoods(data, method):
     """With all training samples as references: grow the neighbourhoods until enough of them hold the sample."""
     references, m = unit(f(data.train)), len(data.train)
@@ -280,7 +276,7 @@ def test_cfood_a_sample_that_no_reference_reaches_scores_one():
     assert fitted.score(given(features=-rows[:3])).tolist() == [1.0, 1.0, 1.0]
 
 
-@equals(CombOOD(1), CombOOD(50), kinds=["signed", "two_classes", "many_classes", "rectified"], rtol=2e-4)
+@equals(CombOOD(1), CombOOD(50), kinds=["signed", "rectified"], rtol=2e-4)
 def test_combood_equals_the_steps_with_sklearn(data, method):
     """Scaler, power transform, covariance plus identity, brute-force neighbours: the authors' steps."""
     train, test = unit(f(data.train)), unit(f(data.test))

@@ -72,7 +72,7 @@ def one_by_one(features: np.ndarray, percentile: float, variant: str) -> np.ndar
 @pytest.mark.parametrize("percentile", [0, 65, 90])
 @pytest.mark.parametrize("kind", ["rectified", "signed", "hot", "two_classes", "many_classes"])
 def test_ash_equals_shaping_sample_by_sample(kind, percentile, variant):
-    data = problem(kind)
+    data = problem(kind, n=120)
     expected = energy(data, one_by_one(f(data.test), percentile, variant))
     ordered = np.sort(f(data.test), axis=1)
     cut = int(np.round(24 * percentile / 100))
@@ -128,7 +128,7 @@ def test_lts_a_sample_without_activations_keeps_its_logits():
     torch.testing.assert_close(found, -torch.logsumexp(logits, dim=1))
 
 
-def with_moved(kind: str = "rectified", n: int = 200) -> Problem:
+def with_moved(kind: str = "rectified", n: int = 100) -> Problem:
     """A problem whose features have moved, each split by noise of its own, large activations below zero too."""
     data, generator = problem(kind, n), torch.Generator().manual_seed(5)
 
@@ -221,7 +221,7 @@ def test_ras_among_equal_features_the_earlier_takes_the_smaller_value():
     assert found.tolist() == [[4.0, 0.0, 2.0], [0.0, 2.0, 4.0]]
 
 
-@equals(DICE(10), DICE(70), DICE(90), n=200)
+@equals(DICE(10), DICE(70), DICE(90), n=100)
 def test_dice_equals_sums_over_the_contributions_that_stay(data, method):
     """The B × C × D form of the authors: each sample's contributions, masked, summed over dimensions."""
     mean = f(data.train).mean(axis=0)
@@ -243,7 +243,7 @@ def contributions(data) -> np.ndarray:
     return np.stack([taylor[labels == c].mean(axis=0) if c in labels else average * data.weight[c] for c in classes])
 
 
-@equals(LINe(10, 10, 0.8), LINe(90, 90, 1.0), LINe(90, 10, 1.0), LINe(25, 60, 2.5), n=200, many=30, rtol=1e-4)
+@equals(LINe(10, 10, 0.8), LINe(90, 10, 1.0), LINe(25, 60, 2.5), n=100, many=30, rtol=1e-4)
 def test_line_equals_masks_sample_by_sample(data, method):
     importance, found = contributions(data), []
     for row in f(data.test).clip(max=method.clip):

@@ -70,7 +70,7 @@ def test_residual_equals_what_a_singular_value_decomposition_leaves(data, method
     return outside(data, data.val, method.dim)(f(data.test))
 
 
-@pytest.mark.parametrize(("d", "kept"), [(24, 12), (700, 350), (1100, 588)])
+@pytest.mark.parametrize(("d", "kept"), [(24, 12), (1100, 588)])
 def test_residual_auto_leaves_residual_directions(d, kept):
     generator = torch.Generator().manual_seed(0)
     data = problem()
@@ -79,7 +79,7 @@ def test_residual_auto_leaves_residual_directions(d, kept):
     assert Residual().fit(split, head).residual_.shape == (d, kept)
 
 
-@equals(*(NECO(dim, *how) for dim in (1, 8, 15) for how in itertools.product((True, False), repeat=2)), rtol=1e-4)
+@equals(NECO(1), NECO(15, False), *(NECO(8, *how) for how in itertools.product((True, False), repeat=2)), rtol=1e-4)
 def test_neco_equals_scaler_and_pca_of_sklearn(data, method):
     """Share of the length inside the subspace: scaler and PCA as the authors' code uses them."""
     train, test = f(data.train), f(data.test)
@@ -143,11 +143,11 @@ def test_kpca_gaussian_kernel_equals_sklearns_reconstruction_of_random_features(
 @pytest.mark.parametrize("gamma", [0.5, 2.0])
 def test_kpca_products_of_random_features_approximate_the_kernel(gamma):
     data = problem("signed", n=60)
-    fitted = KPCA(gamma=gamma, components=2000, variance=0.5).fit(data.train, None)
+    fitted = KPCA(gamma=gamma, components=1000, variance=0.5).fit(data.train, None)
     mapped = fitted._mapped(data.test.features)
     rows = unit(f(data.test))
     kernel = np.exp(-gamma * ((rows[:, None] - rows) ** 2).sum(axis=2))
-    np.testing.assert_allclose(mapped @ mapped.T, kernel, atol=0.12)
+    np.testing.assert_allclose(mapped @ mapped.T, kernel, atol=0.15)
 
 
 @equals(PNML(), kinds=kinds_but("hot"), rtol=2e-4)

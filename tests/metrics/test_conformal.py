@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from scipy.stats import false_discovery_control, norm
 
 from openbench.metrics.conformal.corrections import correction_table
@@ -25,7 +25,6 @@ INTEGERS = st.lists(st.integers(-3, 3), min_size=1, max_size=20).map(lambda xs: 
 
 
 @given(INTEGERS, INTEGERS)
-@settings(deadline=None, max_examples=60)
 def test_ranks_count_calibration_scores_at_least_as_large(calibration, x):
     want = 1 + (calibration[None, :] >= x[:, None]).sum(axis=1)
     np.testing.assert_array_equal(p_values(calibration, x), want / (calibration.size + 1))
@@ -114,7 +113,6 @@ def test_benjamini_hochberg_controls_the_false_discovery_rate_of_conformal_p_val
 
 
 @given(INTEGERS, INTEGERS, INTEGERS, st.sampled_from([0.05, 0.2, 0.5, 0.9]))
-@settings(deadline=None, max_examples=200)
 def test_discoveries_are_those_of_scipy_on_p_values_counted_one_by_one(calibration, ids, ood, level):
     pooled = np.concatenate([ids, ood + 1.5])
     p = (1 + (calibration[None, :] >= pooled[:, None]).sum(axis=1)) / (calibration.size + 1)

@@ -63,9 +63,9 @@ KEYS = ("fpr95", "fpr95_id_positive")
 RESAMPLED = (*KEYS, "aupr_in")
 GROUPS = {
     "one set": ([0.0, 1.0, 2.0], [[1.5, 3.0]]),
-    "one set with ties": ([0.0, 1.0, 1.0, 2.0], [[1.0, 2.0, 2.0]]),
+    "one set with ties": ([0.0, 1.0, 1.0], [[1.0, 2.0, 2.0]]),
     "one each": ([0.0], [[0.0]]),
-    "few OOD": ([0.0, 1.0, 2.0, 3.0, 4.0], [[2.0]]),
+    "few OOD": ([0.0, 1.0, 3.0, 4.0], [[2.0]]),
     "apart": ([0.0, 1.0, 2.0], [[1.5, 3.0], [0.5, 0.7]]),
     "tied": ([0.0, 1.0, 1.0], [[1.0, 2.0], [0.0, 1.0]]),
     "three sets": ([0.0, 2.0], [[1.0], [3.0, -1.0], [2.0]]),
@@ -101,7 +101,7 @@ def resampled():
     rng = np.random.default_rng(1)
     a, sets = rng.normal(size=300), [rng.normal(1.0, 1, 200), rng.normal(1.2, 1, 150), rng.normal(2.0, 1, 100)]
     means = {key: [] for key in RESAMPLED}
-    for _ in range(1500):
+    for _ in range(700):
         ids = rng.choice(a, a.size)
         curves = [PooledCurve.of(ids, rng.choice(b, b.size)) for b in sets]
         for key, found in means.items():
@@ -112,7 +112,7 @@ def resampled():
 @pytest.mark.parametrize("key", RESAMPLED)
 def test_intervals_of_a_group_are_those_of_resampling_the_scores_themselves(key):
     a, sets, means = resampled()
-    got = bootstrap([PooledCurve.of(a, b) for b in sets], (key,), 1500, 2)[key]
+    got = bootstrap([PooledCurve.of(a, b) for b in sets], (key,), 700, 2)[key]
     assert got == pytest.approx(np.quantile(means[key], [0.025, 0.975]), abs=0.02)
 
 

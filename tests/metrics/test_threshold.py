@@ -44,17 +44,12 @@ def test_benchmark_scaling_gives_one_aufpr_for_all_ood_sets():
     assert abs(pairwise[0] - pairwise[1]) > 0.05
 
 
-def test_exact_areas_equal_a_peer():
-    from openbench._compat import prepare_torchvision
-
-    prepare_torchvision()  # the peer imports torchvision
-    functional = pytest.importorskip("pytorch_ood.metrics.functional", reason="pytorch-ood is not installed")
-    import torch
-
+def test_exact_areas_are_sums_between_neighbouring_scores():
     a, b = oracle.random_pair(5, 300, 200)
-    labels = torch.tensor([1] * 300 + [-1] * 200)
-    peer = float(functional.autc(torch.tensor(np.concatenate([a, b])), labels))
-    assert threshold_areas(a, b, Scale.of([a, b])).autc == pytest.approx(peer, abs=1e-12)
+    every = np.sort(np.concatenate([a, b]))
+    errors = [np.mean(a > t) + np.mean(b <= t) for t in every[:-1]]
+    expected = errors @ np.diff(every) / 2 / np.ptp(every)
+    assert threshold_areas(a, b, Scale.of([a, b])).autc == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -93,9 +88,9 @@ def test_stability_is_in_units_of_the_id_score():
 
 RNG = np.random.default_rng(0)
 GROUPS = {
-    "low": (RNG.normal(size=60), RNG.normal(2, 1, size=40)),
-    "high": (RNG.normal(3, 1, size=50), RNG.normal(5, 1, size=70)),
-    "wide": (RNG.normal(0, 2, size=45).round(1), RNG.normal(3, 2, size=30).round(1)),
+    "low": (RNG.normal(size=30), RNG.normal(2, 1, size=20)),
+    "high": (RNG.normal(3, 1, size=25), RNG.normal(5, 1, size=35)),
+    "wide": (RNG.normal(0, 2, size=22).round(1), RNG.normal(3, 2, size=15).round(1)),
 }
 
 
