@@ -47,7 +47,7 @@ def logits(model: str, split: Split) -> Tensor:
 
 
 # All 10,000 pictures take the four networks two minutes of a processor.
-FIRST = int(os.environ.get("OPENBENCH_TEST_PICTURES", "500"))
+FIRST = int(os.environ.get("OPENBENCH_TEST_PICTURES", "200"))
 
 
 @pytest.mark.parametrize("model", ["resnet32", "resnet44", "resnet56"])
