@@ -42,7 +42,6 @@ READ = RandomResizedCrop((0.5, 1.0))
 # 70 images in batches of 16 leave 6: shares of 8 and 8, then of 3 and 3; batches of 15 leave 10 and share 7 and 8.
 RECIPES: dict[str, Recipe] = {
     "uneven": replace(RECIPE, batch_size=15, clip=0.5, ema=0.9),
-    "mixup": replace(RECIPE, augment=(*RECIPE.augment, Mixup(1.0))),
     "regmixup": replace(RECIPE, augment=(*RECIPE.augment, RegMixup(1.0))),
     # Read as needed: each process decodes its own share, unless images are mixed.
     "streamed": replace(RECIPE, augment=(READ, HorizontalFlip(), JensenShannon(HorizontalFlip(1.0), 1.0))),
