@@ -202,9 +202,10 @@ def check_inputs_stay_untouched(make: MethodFactory) -> None:
 
 def check_leaves_the_network_as_it_was(make: MethodFactory) -> None:
     """A live method leaves weights, hooks, gradients and images as they were."""
-    if not isinstance(make(), LiveMethod):
+    method, data = make(), planted()
+    if not isinstance(method, LiveMethod):
         return
-    data, method, _ = _ready(make)
+    fitted(method, data)
     network, images = network_with(data.head), images_with(data.id_test.features[:20])
     before, pristine = network.weights_sha256, images.clone()
     method.score_images(images, network)
