@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
@@ -132,17 +132,14 @@ def _normalised(norm: BatchNorm, team: Team, x: Tensor) -> Tensor:
     """Return γ(x − μ)/√(σ² + ε) + β with μ and σ² over the batches of all processes; in eval mode, as usual."""
     if not norm.training:
         return functional.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
-    # Imported here: it is for several processes alone, and not in every build of torch. Its sums have gradients.
-    from torch.distributed.nn.functional import all_reduce
-
     axes = [axis for axis in range(x.ndim) if axis != 1]
     shape = [-1 if axis == 1 else 1 for axis in range(x.ndim)]
     values = x.float()
     count = team.sum(torch.tensor(float(x.numel() // x.shape[1]), device=x.device))
     # The mean first, then squares about it: E[x²] − E[x]² would cancel in float32.
-    mean: Tensor = all_reduce(values.sum(axes)) / count  # type: ignore[no-untyped-call]
+    mean: Tensor = _Sum.apply(values.sum(axes), team) / count  # type: ignore[no-untyped-call]
     centred = values - mean.view(shape)
-    variance: Tensor = all_reduce(centred.square().sum(axes)) / count  # type: ignore[no-untyped-call]
+    variance: Tensor = _Sum.apply(centred.square().sum(axes), team) / count  # type: ignore[no-untyped-call]
     if norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
         momentum = 1 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
@@ -152,3 +149,16 @@ def _normalised(norm: BatchNorm, team: Team, x: Tensor) -> Tensor:
     if norm.affine:
         y = y * norm.weight.view(shape) + norm.bias.view(shape)
     return y.to(x.dtype)
+
+
+class _Sum(torch.autograd.Function):
+    """Sum over processes; the gradient of a sum that every process uses is the sum of their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, team: Team) -> Tensor:
+        ctx.team = team
+        return team.sum(values.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.team.sum(gradient.contiguous()), None
