@@ -9,12 +9,11 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 import openbench
 from openbench import paths
 from openbench.config.build import target_of
 from openbench.public import TARGET
+from openbench.storage.yaml_file import read_yaml
 
 PACKAGE = Path(openbench.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -261,7 +260,7 @@ def unknown_keys(node, where):
 def test_every_target_of_a_config_takes_its_keys():
     found = {}
     for file in CONFIGS:
-        nodes = targets(OmegaConf.to_container(OmegaConf.load(file), resolve=False), file.stem)
+        nodes = targets(read_yaml(file), file.stem)
         wrong = [(where, unknown_keys(node, where)) for where, node in nodes]
         found[str(file.relative_to(paths.config_dir()))] = [entry for entry in wrong if entry[1]]
     assert not offenders(found)

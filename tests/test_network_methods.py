@@ -26,7 +26,7 @@ def run(cache, tmp_path, monkeypatch):
 
     def act(*arguments: str, command: str = "run", results: str = "results") -> dict[str, ResultRecord]:
         monkeypatch.setenv("OPENBENCH_RESULTS", str(tmp_path / results))
-        metrics = ["metrics.replicates=0"] if command == "run" else []
+        metrics = ["metrics.families=[ranking]", "metrics.replicates=0"] if command == "run" else []
         assert main([command, *SHORT, *metrics, *arguments]) == 0
         return {record.method["name"]: record for record in RecordStore(tmp_path / results)}
 

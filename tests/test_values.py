@@ -39,7 +39,7 @@ HUGE = 10**30
 TAKE_MORE = {"dim", "components", "severity", "fpr", "resize", "clip"}  # keys of numbers and of other kinds
 VALUES = (None, True, -1, 0, 1.5, 1e300, math.nan, math.inf, -math.inf, "text", "", "a\0b", [], {}, [1], [None], HUGE)
 FILES = 5  # of each group, among which values are drawn
-SAMPLED = {"method": 400, "training": 200, "augment": 100, "dataset": 200, "outliers": 50, "benchmark": 10}
+SAMPLED = {"method": 200, "training": 100, "augment": 50, "dataset": 100, "outliers": 25, "benchmark": 5}
 
 
 def places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -1,6 +1,6 @@
 """Command lines, names, manifests, lists and config files of any kind: exit code 0 or 2, one message, no traceback.
 
-Some cases by default; twenty times as many with OPENBENCH_HYPOTHESIS=deep.
+Some cases by default; fifty times as many with OPENBENCH_HYPOTHESIS=deep.
 """
 
 import contextlib
