@@ -135,8 +135,8 @@ def test_a_run_may_take_another_data_set_of_a_benchmark_and_its_keys():
     far = planned_run([*words, "method=msp"], "a cell").node["far"]
     assert (far["noise"]["name"], far["noise"]["keep"]) == ("textures_drawn", ["blobs"])
     assert far["patches"]["name"] == "patches"
-    words = ["+benchmark=openset_digits", "method=msp", "benchmark.openset.seed=3"]
-    assert planned_run(words, "a cell").benchmark == "openset_digits_3"  # the name that it gives itself
+    runs = [planned_run(["+benchmark=openset_digits", *own], "a cell") for own in (["benchmark.openset.seed=3"], [])]
+    assert [run.benchmark for run in runs] == ["openset_digits_3", "openset_digits_0"]  # names that it gives itself
 
 
 def test_draws_of_a_table_have_images_of_their_own_and_count_together(tmp_path):
