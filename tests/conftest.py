@@ -92,12 +92,11 @@ def read_once(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def composed_once(compose: Callable[..., Any]) -> Callable[..., Any]:
     """Hydra's `load_configuration`, which remembers what it composed of words and of files: a sweep asks twice."""
-    from openbench import paths
-
     made: dict[tuple[Any, ...], bytes] = {}
 
     def again(loader: Any, config_name: str, overrides: list[str], **options: Any) -> Any:
-        own = [] if paths.config_dir() == CONFIGS else [paths.config_dir()]
+        places = [Path(one.path.removeprefix("file://")) for one in loader.get_search_path().get_path()]
+        own = [place for place in places if place.is_absolute() and place != CONFIGS]
         typed = [word for word in overrides if not word.startswith("hydra.searchpath=")]
         searched = [word for word in overrides if word not in typed]
         own += [Path(found) for word in searched for found in re.findall(r"file://([^\]',]+)", word)]
