@@ -27,6 +27,7 @@ from openbench.engine.prepare import prepare
 from openbench.engine.run import run
 from openbench.errors import OpenbenchError, RecordError
 from openbench.results.checks import CHECKS
+from openbench.results.leaderboard.tabular import CELL, COLUMNS, METRICS, SOURCE
 from openbench.results.records.store import RecordStore
 from openbench.results.tables.frames import write_frame
 from openbench.results.tables.published import load_names, number_in, reference_rows
@@ -39,14 +40,9 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 REFERENCE, PACKED = RESULTS / "reference", RESULTS / "adbench"
 KINDS = ("records", "scores")
 FIGURES = "conformal_adbench.csv"
-SOURCE = "Novello et al., arXiv 2403.11532, tables 6 to 8: ADBench's figures and their conformal correction"
-METRICS = ("auroc", "conformal_auroc")
 _ROUNDING = 0.005  # two decimals are printed
 
 Cell = tuple[str, str, str]  # table, our method, metric
-_CELL = ["dataset", "method", "metric"]
-COLUMNS = {**dict.fromkeys(_CELL, "str"), **dict.fromkeys(("ours", "std"), "float64"), "draws": "int64"}
-COLUMNS |= dict.fromkeys(("published", "difference"), "float64")
 
 
 def tables_found() -> list[str]:
@@ -145,10 +141,10 @@ def gaps(records: Iterable[ResultRecord], figures: Mapping[Cell, float]) -> pd.D
             values = record.metrics.get("anomalies", {})
             known = {key: values[key] for key in METRICS if isinstance(values.get(key), float | int)}
             rows += [(*about, key, node["draw"], float(value)) for key, value in known.items()]
-    runs = pd.DataFrame(rows, columns=[*_CELL, "draw", "value"])
-    for table, method, _, draw, _ in runs[runs.duplicated([*_CELL, "draw"])].itertuples(index=False):
+    runs = pd.DataFrame(rows, columns=[*CELL, "draw", "value"])
+    for table, method, _, draw, _ in runs[runs.duplicated([*CELL, "draw"])].itertuples(index=False):
         raise RecordError(f"{table}, draw {draw}: two records of method '{method}' — compare the folders of one sweep")
-    drawn = runs.groupby(_CELL)["value"]
+    drawn = runs.groupby(list(CELL))["value"]
     table = pd.DataFrame({"ours": drawn.mean(), "std": drawn.std(ddof=0), "draws": drawn.size()})
     table["published"] = pd.Series(figures, dtype="float64").reindex(table.index)
     table["difference"] = table["ours"] - table["published"]

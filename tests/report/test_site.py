@@ -7,6 +7,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from openbench.core.request import Role
@@ -14,12 +15,14 @@ from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.report.site import write
 from openbench.report.site._boards import comparisons_of
-from openbench.report.site._others import table_of
+from openbench.report.site._others import other_boards, table_of
 from openbench.report.site.write import write_site
 from openbench.results.checks import Check, write_check
 from openbench.results.leaderboard import ranking
+from openbench.results.leaderboard.tabular import COLUMNS
 from openbench.results.records.store import digest_of
 from openbench.results.scores.stored import ScoreStore
+from openbench.results.tables.frames import write_frame
 from openbench.results.tables.published import Figure, Setup
 from openbench.results.tables.render import Estimate
 
@@ -198,6 +201,25 @@ def test_rows_are_ranked_by_autc_on_a_board_of_its_own(more):
     (board,) = [board for board in data["boards"] if board["title"] == "toy3: AUTC"]
     assert [(row["method"], row["rank"]) for row in board["rows"]] == [("mls", 1), ("gen", 2)]
     assert "near.autc" in board["first"]
+
+
+def test_only_means_over_all_tables_of_adbench_are_ranked_beside_the_published_ones(tmp_path):
+    auroc, conformal = "auroc", "conformal_auroc"
+    cells = [("a", "knn", auroc, 0.9), ("b", "knn", auroc, 0.7), ("a", "mcd", auroc, 0.8), ("b", "mcd", auroc, 0.5)]
+    cells += [("a", "knn", conformal, 0.8), ("b", "lof", auroc, 0.95), ("b", "abod", conformal, 0.8)]
+    rows = [(*cell, 0.01, 3, 0.5, 0.0) for cell in cells]
+    assert other_boards(tmp_path, []) == []
+    (tmp_path / "adbench").mkdir()
+    write_frame(pd.DataFrame(rows, columns=list(COLUMNS)), tmp_path / "adbench" / "comparison.csv", COLUMNS)
+    (board,) = other_boards(tmp_path, [])
+    rows = board["rows"]
+    assert [(row["method"], row["rank"]) for row in rows] == [("knn", 1), ("mcd", 2), ("lof", None), ("abod", None)]
+    reasons = [["1 of 2 tables: its mean is over others"], ["no AUROC was measured"]]
+    assert [row["reasons"] for row in rows] == [[], [], *reasons]
+    assert board["first"][:3] == ["mean.auroc", "mean.auroc.published", "mean.auroc.apart"]
+    # knn has the second metric on one of its two tables: there is no mean of it.
+    assert rows[0]["values"] == [0.8, 0.5, 0.3, None, None, None, [0.9, 0.01], [0.7, 0.01]]
+    assert rows[3]["values"] == [None] * 8
 
 
 def test_trainings_stand_beside_cross_entropy(more):

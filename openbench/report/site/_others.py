@@ -1,13 +1,16 @@
-"""Boards of the site besides those of records: AUTC, training methods, published results."""
+"""Boards of the site besides those of records: AUTC, tabular data (ADBench), training methods, published results."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from openbench.report.site._boards import Plain, metric, number, value_of
 from openbench.results.leaderboard.pages import PublishedBoard
-from openbench.results.leaderboard.trainings import COLUMNS, comparison
+from openbench.results.leaderboard.tabular import COLUMNS, METRICS, SOURCE
+from openbench.results.leaderboard.trainings import COLUMNS as RUN_COLUMNS, comparison
 from openbench.results.records.settings import NONE
 from openbench.results.tables.frames import read_frame
 from openbench.results.tables.render import Cell, Column, Estimate, Table, cell_text, with_best
@@ -58,6 +61,48 @@ def by_autc(board: Plain) -> Plain | None:
     }
 
 
+def adbench(path: Path) -> Plain | None:
+    """Return the board of ADBench's tables, each detector's mean over them and the published figure beside it.
+
+    The means of a row are over the tables of which it has the AUROC.
+
+    Args:
+        path: the CSV that scripts/compare_adbench.py writes; None is returned if it is not there, or has no number.
+
+    Raises:
+        RecordError: it is not one.
+    """
+    read: Any = read_frame(path, COLUMNS).itertuples() if path.is_file() else ()
+    cells = {(gap.method, gap.metric, gap.dataset): gap for gap in read if gap.metric in METRICS}
+    if not cells:
+        return None
+    tables, methods = (sorted({cell[i] for cell in cells}) for i in (2, 0))
+    ends = (("", "", 1), (".published", ", published", 0), (".apart", ", ours − published", 0))
+    means = product(METRICS.items(), ends)
+    metrics = [metric("mean", key + end, f"mean {title}{more}", better) for (key, title), (end, more, better) in means]
+    first = [mean["id"] for mean in metrics]
+    metrics += [metric(name, "auroc", name, 1) for name in tables]
+    rows = []
+    for method in methods:
+        aurocs = [cells.get((method, "auroc", table)) for table in tables]
+        here = [gap.dataset for gap in aurocs if gap is not None]
+        values = [v for key in METRICS for v in _mean_gap([cells.get((method, key, table)) for table in here])]
+        values += [gap and ([gap.ours, gap.std] if gap.draws > 1 else gap.ours) for gap in aurocs]
+        reason = f"{len(here)} of {len(tables)} tables: its mean is over others" if here else "no AUROC was measured"
+        row = {"method": method, "runs": [], "id": f"adbench-{method}", "values": values}
+        rows.append(_ROW | row | {"reasons": [reason] * (len(here) < len(tables)), "tuned": "no"})
+    whole, part = ([row for row in _sorted(rows) if bool(row["reasons"]) == few] for few in (False, True))
+    return _BOARD | {
+        "id": "adbench",
+        "benchmark": "ADBench",
+        "title": "ADBench: tabular data",
+        "metrics": metrics,
+        "first": first,
+        "rows": [*_placed(whole, _leading), *part],
+        "about": f"means over {len(tables)} tables and their draws; published: {SOURCE}",
+    }
+
+
 def trainings(path: Path) -> Plain:
     """Return the board of ways of training, each with the score of its paper, over seeds, beside cross-entropy.
 
@@ -67,7 +112,7 @@ def trainings(path: Path) -> Plain:
     Raises:
         RecordError: it is not one.
     """
-    runs = read_frame(path, COLUMNS)
+    runs = read_frame(path, RUN_COLUMNS)
     table = comparison(runs, path.stem)
     ids = runs.sort_values("seed").groupby(["training", "score"])["run_id"].agg(list).to_dict()
     named = (*_NEAR_AND_FAR, ("near", "fpr95", "near FPR@95", -1), _ACCURACY)
@@ -79,11 +124,6 @@ def trainings(path: Path) -> Plain:
         run_ids = ids[str(training), str(score)]
         row = {"method": score, "training": training, "runs": run_ids, "networks": len(run_ids), "values": values}
         rows.append(_ROW | row | {"id": f"{path.stem}-{training}-{score}"})
-
-    def near_auroc(row: Plain) -> float:
-        return number(row["values"][0]) or 0.0
-
-    rows.sort(key=lambda row: (-near_auroc(row), row["method"], row["training"]))
     return _BOARD | {
         "id": f"trainings-{path.stem}",
         "benchmark": f"trainings on {path.stem}",
@@ -91,7 +131,7 @@ def trainings(path: Path) -> Plain:
         "conventions": [table.header],
         "metrics": metrics,
         "first": ["training", *(metric["id"] for metric in metrics)],
-        "rows": _placed(rows, near_auroc),
+        "rows": _placed(_sorted(rows), _leading),
         "about": "each training method with the score of its paper; ± over seeds; gains over common seeds",
     }
 
@@ -117,6 +157,23 @@ def published(board: PublishedBoard) -> Plain:
     }
 
 
+def _mean_gap(gaps: Sequence[Any]) -> list[Any]:
+    """Our mean over some tables, the published one, and the difference; nothing if any is missing."""
+    if not gaps or None in gaps:
+        return [None, None, None]
+    ours, theirs = fmean(gap.ours for gap in gaps), fmean(gap.published for gap in gaps)
+    return [round(ours, 6), round(theirs, 6), round(ours - theirs, 6)]
+
+
+def _leading(row: Plain) -> float:
+    """The first number of a row, by which it is ranked."""
+    return number(row["values"][0]) or 0.0
+
+
+def _sorted(rows: Sequence[Plain]) -> list[Plain]:
+    return sorted(rows, key=lambda row: (-_leading(row), row["method"], row["training"]))
+
+
 def _placed(rows: Sequence[Plain], value: Callable[[Plain], float]) -> list[Plain]:
     """Rows in order with their rank, shared by those that are printed the same."""
     texts = [cell_text(value(row), _PRINTED) for row in rows]
@@ -128,13 +185,14 @@ def other_boards(results: Path, boards: Sequence[Mapping[str, Any]]) -> list[Pla
     """Return every board beside those of records.
 
     Args:
-        results: the folder with `trainings`.
+        results: the folder with `adbench` and `trainings`.
         boards: those of records, as `board_data` makes them.
 
     Raises:
         RecordError: a file there is not what it should be.
     """
     others = [by_autc(dict(board)) for board in boards]
+    others.append(adbench(results / "adbench" / "comparison.csv"))
     others += [trainings(path) for path in sorted((results / "trainings").glob("*.csv"))]
     return [board for board in others if board is not None]
 
