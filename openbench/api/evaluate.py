@@ -9,7 +9,7 @@ from typing import Any
 
 from openbench.api.arguments import check_model_name, check_reaches, head_of, path_of, plain, words_of
 from openbench.api.methods import chosen_method, named_methods
-from openbench.api.models.wrap import ImageTask, ModelOptions, WrappedModel, config_words, name_of, wrap
+from openbench.api.models.wrap import ImageTask, ModelOptions, WrappedModel, config_words, is_name, name_of, wrap
 from openbench.api.result import ModelResults, Results, result_of_run
 from openbench.backbones.base import Backbone, resolve_device
 from openbench.compose.config import Composed, composed
@@ -56,13 +56,13 @@ def evaluate(
 
     Args:
         model: a torch.nn.Module; a function of images (n, channels, h, w) that returns logits (n, c) or (features
-            (n, d), logits); a name: of a backbone of openbench, `timm:NAME`, `torchvision:NAME`, `open_clip:NAME`; or
-            a list or mapping of these.
+            (n, d), logits); an ONNX file; a name: of a backbone of openbench, `timm:NAME`, `torchvision:NAME`,
+            `open_clip:NAME`; or a list or mapping of these.
         benchmark: its name (python -m openbench list benchmark).
         methods: a name, a method object (which is not tuned), a list of these, or a mapping from your names to them.
         preprocess: the transform of the model's images: of torchvision, timm, open_clip or Hugging Face, ob.Preprocess,
             a function of a PIL image, or `"benchmark"`. None = the one that the model was published with.
-        features: name of the module that makes features (n, d). None = the classifier's input.
+        features: name of the module or ONNX output that makes features (n, d). None = the classifier's input.
         head: name of the linear classifier, or (W, b) with W (c, d). None = found.
         name: of the model in tables. None = from its class.
         tune: `validation` or `none`; `held_out_classes` and `synthetic` read no OOD image; `oracle` and
@@ -106,7 +106,7 @@ def evaluate(
             return call.results(model, options)
         found = ModelResults()
         for key, one in models.items():
-            found[key] = call.results(one, replace(options, name=None if isinstance(one, str) else key))
+            found[key] = call.results(one, replace(options, name=None if is_name(one) else key))
         return found
 
 
@@ -131,7 +131,7 @@ class _Call:
     def results(self, model: object, options: ModelOptions) -> Results:
         """Return the results of one model; every method is checked before the first one runs."""
         words, wrapped = list[str](), list[WrappedModel]()
-        if isinstance(model, str):
+        if is_name(model):
             options.refuse(f"'{model}', whose config has it", "name")
             words = config_words(model)
         else:
@@ -195,6 +195,6 @@ def _models(model: object) -> Mapping[str, Any] | None:
     if not models:
         raise ConfigError(f"model is an empty {type(model).__name__} — give at least one model")
     for key, one in models.items():
-        if not isinstance(one, str):
+        if not is_name(one):
             check_model_name(key, "name of a model")
     return models

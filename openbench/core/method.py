@@ -206,7 +206,7 @@ class Method(Checked, ABC):
 
     def learnt(self, name: str) -> Tensor:
         """Return the learnt tensor `name`, or raise NotFittedError."""
-        value = getattr(self, name, None)
+        value: Tensor | None = getattr(self, name, None)
         if value is None:
             raise NotFittedError(f"{type(self).__name__}.score called before fit — call fit(train, head) first")
         return value

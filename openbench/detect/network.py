@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from openbench.api.models.outputs import onnx_session
-from openbench.api.models.wrap import ImageTask, ModelOptions, named_config, wrap
+from openbench.api.models.wrap import ImageTask, ModelOptions, is_name, named_config, wrap
 from openbench.backbones.anatomy import tapping
 from openbench.backbones.base import Backbone
 from openbench.backbones.network import NetworkBackbone
@@ -43,8 +43,8 @@ def network_of(
     """Return a user's model, or the backbone that it names, ready for images, and its config of openbench's if any.
 
     Args:
-        model: a name, a torch.nn.Module, a backbone, or a function of normalised images; None = the images are rows of
-            features.
+        model: a name, a torch.nn.Module, a backbone, a function of normalised images, or the path of an ONNX file;
+            None = the images are rows of features.
         options: options of the user for it.
         images: ID images to try it on.
         classes: names of the classes; empty if they are not known.
@@ -52,7 +52,7 @@ def network_of(
     Raises:
         ConfigError: something else, or parts that are not found.
     """
-    if isinstance(model, str):
+    if is_name(model):
         options.refuse(f"'{model}', whose config has it")
         config, keys = named_config(model)
         shown = shipped("backbone", config)
@@ -155,7 +155,7 @@ def network_onnx(backbone: NetworkBackbone) -> bytes:
         graph, batches = NetworkGraph(backbone).eval(), [_noise(backbone, n) for n in _SIZES]
         try:
             content = _traced(graph, _noise(backbone, _TRACED))
-            session = onnx_session(content)
+            session = onnx_session(content, torch.device("cpu"))
             found = [session.run(list(NETWORK_OUTPUTS), {"images": images.numpy()}) for images in batches]
             pairs = zip(zip(*found, strict=True), zip(*map(graph, batches), strict=True), strict=True)
             for name, (rows, expected_rows) in zip(NETWORK_OUTPUTS, pairs, strict=True):

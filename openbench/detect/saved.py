@@ -385,7 +385,7 @@ def _of_graph(content: bytes, part: NetworkPart, own: object, head: Mapping[str,
         raise CheckpointError(f"the network '{part.name}' names other files: one graph without 'location' expected")
     crop = int(part.preprocess["crop"])
     side = prepared(_preprocess(part, own), Preprocess(resize=crop, crop=crop))
-    p, session = side.preprocess, onnx_session(content)
+    p, session = side.preprocess, onnx_session(content, torch.device("cpu"))
 
     def read(images: Tensor) -> tuple[Tensor, Tensor]:
         logits, features = session.run(list(NETWORK_OUTPUTS), {"images": images.detach().contiguous().numpy()})

@@ -299,6 +299,7 @@ def test_images_unlike_those_of_the_first_batch_norm_are_told():
     [
         (Small(), "small"),
         (lambda x: x, "lambda"),
+        ("folder/net.onnx", "net"),
     ],
 )
 def test_models_are_called_by_what_they_are(model, name):

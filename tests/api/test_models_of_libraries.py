@@ -1,5 +1,6 @@
-"""Networks of timm, open_clip, Hugging Face and torchvision's kind, and scripts."""
+"""Networks of timm, open_clip, Hugging Face and torchvision's kind, ONNX files, and scripts."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,6 +8,10 @@ from openbench import _compat
 from openbench.backbones.cifar import SPECS, CifarResNet, resnet
 from openbench.core.preprocess import Preprocess
 from openbench.core.request import Field, Request
+from openbench.engine.compatibility import refuse_missing_parts
+from openbench.errors import CheckpointError, ConfigError, NotApplicableError
+from openbench.methods.gradients import ODIN
+from openbench.methods.subspaces import ViM
 
 from .own_models import BOTH, CLASSES, PLAIN, SIDE, images, outputs_of, small_model, wrapped
 
@@ -72,6 +77,60 @@ def test_image_classifiers_of_hugging_face_are_read_with_their_processor():
     with torch.no_grad():
         torch.testing.assert_close(found.outputs(images(), BOTH).logits, model(images()).logits)
     assert found.feature_dim == 16
+
+
+def onnx_file(path, batch, weight, bias):
+    """Mean over positions as features, W·f + b as logits."""
+    onnx = pytest.importorskip("onnx")
+    of = onnx.helper
+    floats = onnx.TensorProto.FLOAT
+    c, d = weight.shape
+    graph = of.make_graph(
+        [
+            of.make_node("GlobalAveragePool", ["pixels"], ["pooled"]),
+            of.make_node("Flatten", ["pooled"], ["embedding"]),
+            of.make_node("Gemm", ["embedding", "W", "b"], ["logits"], transB=1),
+        ],
+        "toy",
+        [of.make_tensor_value_info("pixels", floats, [batch, d, SIDE, SIDE])],
+        [
+            of.make_tensor_value_info("logits", floats, [batch, c]),
+            of.make_tensor_value_info("embedding", floats, [batch, d]),
+        ],
+        [onnx.numpy_helper.from_array(weight, "W"), onnx.numpy_helper.from_array(bias, "b")],
+    )
+    model = of.make_model(graph, opset_imports=[of.make_opsetid("", 17)])
+    model.ir_version = 9
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("batch", ["n", 4])
+def test_onnx_files_give_logits_and_a_named_output_as_features(tmp_path, batch):
+    pytest.importorskip("onnxruntime")
+    rng = np.random.default_rng(0)
+    W, b = rng.normal(size=(CLASSES, 3)).astype(np.float32), rng.normal(size=CLASSES).astype(np.float32)
+    path = onnx_file(tmp_path / "toy.onnx", batch, W, b)
+    found = wrapped(path, features="embedding", head=(W, b)).backbone
+    features = images().mean(dim=(2, 3))
+    outputs = found.outputs(images(), BOTH)
+    torch.testing.assert_close(outputs.features, features)
+    torch.testing.assert_close(outputs.logits, features @ torch.from_numpy(W).T + torch.from_numpy(b))
+    assert found.digest == wrapped(str(path), features="embedding", head=(W, b)).backbone.digest
+    refuse_missing_parts(found, ViM(), "vim")
+    with pytest.raises(NotApplicableError, match="method 'odin' reads input gradients"):
+        refuse_missing_parts(found, ODIN(), "odin")
+    with pytest.raises(ConfigError, match="has no output 'embeding'; did you mean 'embedding'"):
+        wrapped(path, features="embeding")
+
+
+def test_files_that_are_not_onnx_are_refused(tmp_path):
+    pytest.importorskip("onnxruntime")
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    with pytest.raises(CheckpointError, match="cannot be read by onnxruntime"):
+        wrapped(tmp_path / "broken.onnx")
+    with pytest.raises(CheckpointError, match="no such file"):
+        wrapped(tmp_path / "absent.onnx")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.jit itself

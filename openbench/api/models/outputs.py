@@ -1,9 +1,11 @@
-"""A model of which only the outputs are known: a function, an ONNX graph, a network without a linear head."""
+"""A model of which only the outputs are known: a function, an ONNX file, a network without a linear head."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,8 +14,8 @@ from openbench.backbones.base import Backbone, Outputs, arithmetic
 from openbench.backbones.network import OUTPUTS_VERSION, evaluating, perturbed, state_sha256
 from openbench.core.features import Head
 from openbench.core.request import Request
-from openbench.digest import digest
-from openbench.errors import CheckpointError, ConfigError, NotApplicableError, pip_install
+from openbench.digest import digest, file_sha256
+from openbench.errors import CheckpointError, ConfigError, NotApplicableError, did_you_mean, pip_install
 
 # Normalised images (n, channels, h, w) float32 to logits (n, c) and features (n, d); None where the model shows none.
 Read = Callable[[Tensor], tuple[Tensor, Tensor | None]]
@@ -42,7 +44,7 @@ class OutputsBackbone(Backbone):
     runs_live = False
     differentiable = False
     missing = (
-        "a model that shows it: return (features, logits), or name the module that makes features, "
+        "a model that shows it: return (features, logits), or name the module or ONNX output that makes features, "
         "features='NAME'; give the classifier, head=(W, b); or pass a torch.nn.Module with layer1 … layer4"
     )
 
@@ -155,8 +157,51 @@ def _check_head(head: Head, features: Tensor, logits: Tensor, name: str) -> None
         raise ConfigError(f"model '{name}': W·features + b is up to {off:.3g} off the logits — give their own head")
 
 
-def onnx_session(model: bytes) -> Any:
-    """Return a session of onnxruntime on the CPU for the content of a file.
+_DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
+
+
+def onnx_reader(
+    path: Path, name: str, features: str | None, classes: int, device: torch.device
+) -> tuple[Read, str, str]:
+    """Return what runs an ONNX file, the model in one line, and the hash of its weights.
+
+    Args:
+        path: of the file.
+        name: of the model.
+        features: name of the output (n, d) that holds the features; None = there is none.
+        classes: number of the benchmark's classes.
+        device: where it runs.
+
+    Raises:
+        CheckpointError: no such file, or not a model that onnxruntime can load.
+        ConfigError: onnxruntime is not installed, or inputs or outputs that do not fit.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"model '{path}': no such file — give the path of an ONNX file")
+    session = onnx_session(path, device)
+    inputs = session.get_inputs()
+    if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].type not in _DTYPES:
+        signature = ", ".join(f"{i.name} {i.type} {i.shape}" for i in inputs)
+        raise ConfigError(f"model '{name}' takes {signature}, not images (n, channels, h, w) alone — export it again")
+    outputs = _onnx_outputs(session, name, features, classes)
+    dtype, n = _DTYPES[inputs[0].type], inputs[0].shape[0]
+    fixed = n if isinstance(n, int) else None  # the batch size that the file was exported for
+
+    def read(images: Tensor) -> tuple[Tensor, Tensor | None]:
+        pixels = images.detach().cpu().numpy().astype(dtype)
+        size = fixed or len(pixels)
+        padded = np.concatenate([pixels, np.zeros((-len(pixels) % size, *pixels.shape[1:]), dtype)])
+        parts = [session.run(outputs, {inputs[0].name: rows}) for rows in np.split(padded, len(padded) // size)]
+        logits, *rest = (
+            torch.from_numpy(np.concatenate(part)[: len(pixels)]).float() for part in zip(*parts, strict=True)
+        )
+        return logits, rest[0] if rest else None
+
+    return read, f"onnx, outputs {', '.join(outputs)}", _onnx_sha256(path)
+
+
+def onnx_session(model: Path | bytes, device: torch.device) -> Any:
+    """Return a session of onnxruntime for a file or its content.
 
     Raises:
         CheckpointError: onnxruntime cannot load it.
@@ -169,8 +214,31 @@ def onnx_session(model: bytes) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 4
+    available = onnxruntime.get_available_providers()
+    providers = [p for p in ("CUDAExecutionProvider",) if device.type == "cuda" and p in available]
+    content = model if isinstance(model, bytes) else str(model)
     try:
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(content, options, providers=[*providers, "CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has an exception class for each of its status codes
-        reason = str(error).splitlines()[0][:200]
-        raise CheckpointError(f"model cannot be read by onnxruntime ({reason}) — export it again") from error
+        where, reason = "" if isinstance(model, bytes) else f" '{model}'", str(error).splitlines()[0][:200]
+        raise CheckpointError(f"model{where} cannot be read by onnxruntime ({reason}) — export it again") from error
+
+
+def _onnx_outputs(session: Any, name: str, features: str | None, classes: int) -> list[str]:
+    """The name of the logits and, if there are some, of the features."""
+    shapes = {output.name: output.shape for output in session.get_outputs()}
+    listed = ", ".join(f"{n} {s}" for n, s in shapes.items())
+    if features is not None and features not in shapes:
+        raise ConfigError(f"model '{name}' has no output '{features}'{did_you_mean(features, shapes)} ({listed})")
+    rows = [n for n, shape in shapes.items() if len(shape) == 2 and n != features]
+    fitting = [n for n in rows if n == "logits"] or [n for n in rows if shapes[n][1] == classes] or rows
+    if len(fitting) != 1:
+        raise ConfigError(f"model '{name}' has the outputs {listed} — call one 'logits', or name features='OUTPUT'")
+    return fitting if features is None else [fitting[0], features]
+
+
+def _onnx_sha256(path: Path) -> str:
+    """The hash of a file and of the files beside it that it names: large weights are stored outside."""
+    content = path.read_bytes()
+    others = [f for f in sorted(path.parent.iterdir()) if f != path and f.is_file() and f.name.encode() in content]
+    return digest({f.name if f != path else "": file_sha256(f) for f in (path, *others)}, 64)

@@ -1,4 +1,4 @@
-"""The user's model as a backbone: a torch module whose parts are found, or a function of the images."""
+"""The user's model as a backbone: a torch module whose parts are found, a function of the images, or an ONNX file."""
 
 import copy
 import re
@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from openbench.api.models.outputs import OutputsBackbone, Read, failing_on
+from openbench.api.models.outputs import OutputsBackbone, Read, failing_on, onnx_reader
 from openbench.api.models.preprocess import (
     WAYS,
     PreparedTransform,
@@ -221,7 +222,7 @@ class ModelOptions:
 
     Args:
         preprocess: how images reach it; None = as it was published, if it says so.
-        features: dotted name of the module that makes the features; None = found.
+        features: dotted name of the module that makes the features, or name of an ONNX output; None = found.
         head: the linear classifier, or its dotted name; None = found.
         name: in tables and records; None = from its class.
         device: where it runs.
@@ -288,8 +289,8 @@ def wrap(model: object, options: ModelOptions, task: ImageTask) -> WrappedModel:
     """Return a user's model as a backbone; the model itself is not changed.
 
     Args:
-        model: a Backbone, a torch.nn.Module, or a function of normalised images (n, channels, h, w) that returns
-            logits or (features, logits).
+        model: a Backbone, a torch.nn.Module, a function of normalised images (n, channels, h, w) that returns logits
+            or (features, logits), or the path of an ONNX file.
         options: how the user describes it.
         task: the images that it is evaluated on.
 
@@ -303,20 +304,29 @@ def wrap(model: object, options: ModelOptions, task: ImageTask) -> WrappedModel:
         return _wrap_backbone(model, options, task)
     if isinstance(model, nn.Module) and not isinstance(model, torch.jit.ScriptModule):
         return _wrap_module(model, options, task)
-    if callable(model) and not isinstance(model, type):
-        return _wrap_function(model, options, task)
+    if isinstance(model, str | Path) or (callable(model) and not isinstance(model, type)):
+        return _wrap_outputs(model, options, task)
     kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
-    names = "a name (of a backbone, timm:NAME, torchvision:NAME or open_clip:NAME)"
-    raise ConfigError(f"model is {kind} — pass a torch.nn.Module, a function of the images, or {names}")
+    raise ConfigError(
+        f"model is {kind} — pass a torch.nn.Module, a function of the images, the path of an ONNX file, or a name: of "
+        "a backbone, or timm:NAME, torchvision:NAME or open_clip:NAME"
+    )
 
 
 def name_of(model: object) -> str:
     """Return the default name of a model in tables: its published name, or its class's."""
-    inner: Any = unwrapped(model) if isinstance(model, nn.Module) else model
-    settings = getattr(inner, "pretrained_cfg", None)
-    published = settings.get("architecture") if isinstance(settings, Mapping) else None
-    names = (published, getattr(inner, "name", None), getattr(inner, "__name__", None), type(inner).__name__.lower())
-    text = next(name for name in names if isinstance(name, str) and name)
+    if isinstance(model, str | Path):
+        text = Path(model).stem if str(model).endswith(".onnx") else str(model)
+    else:
+        inner: Any = unwrapped(model) if isinstance(model, nn.Module) else model
+        settings = getattr(inner, "pretrained_cfg", None)
+        names = (
+            settings.get("architecture") if isinstance(settings, Mapping) else None,
+            getattr(inner, "name", None),
+            getattr(inner, "__name__", None),
+            type(inner).__name__.lower(),
+        )
+        text = next(name for name in names if isinstance(name, str) and name)
     return _NOT_IN_NAMES.sub("_", text).strip("_") or "model"
 
 
@@ -348,6 +358,11 @@ def config_words(name: str) -> list[str]:
     """
     config, keys = named_config(name)
     return [f"backbone={word(config)}", *(f"backbone.{key}={word(value)}" for key, value in keys.items())]
+
+
+def is_name(model: object) -> TypeGuard[str]:
+    """Whether a model is named by a config of openbench or of a library, rather than by a file."""
+    return isinstance(model, str) and not model.endswith(".onnx")
 
 
 def _wrap_backbone(model: Backbone, options: ModelOptions, task: ImageTask) -> WrappedModel:
@@ -385,18 +400,28 @@ def _wrap_module(model: nn.Module, options: ModelOptions, task: ImageTask) -> Wr
     return _probed(backbone, type(inner), (*notes, *transform.notes), images, task)
 
 
-def _wrap_function(function: Any, options: ModelOptions, task: ImageTask) -> WrappedModel:
-    name = options.name or name_of(function)
-    if isinstance(options.head, str) or options.features is not None:
-        way = "give the classifier as head=(W, b), and return (features, logits)"
-        raise ConfigError(f"model '{name}' is a function, in which no module can be named — {way}")
-    transform = _transform(function, options, task, name)
-    images = task.sample(transform.preprocess)
-    # The function may read weights, globals and files that change between two calls.
-    read, architecture = partial(_read_function, function, name), f"function {name}, {secrets.token_hex(16)}"
-    backbone = OutputsBackbone(name, architecture, read, transform, images, head=options.head, model=function)
-    note = f"model '{name}' is a function, which may change unseen: its results are never reused"
-    return _probed(backbone, type(function), (note, *transform.notes), images, task)
+def _wrap_outputs(model: Any, options: ModelOptions, task: ImageTask) -> WrappedModel:
+    """A function or an ONNX file, of which only the outputs are known."""
+    name = options.name or name_of(model)
+    is_file = isinstance(model, str | Path)
+    if isinstance(options.head, str) or (options.features is not None and not is_file):
+        raise ConfigError(
+            f"model '{name}' is {'an ONNX file' if is_file else 'a function'}, in which no module can be named — give "
+            "the classifier as head=(W, b), and let a function return (features, logits)"
+        )
+    transform = _transform(model, options, task, name)
+    images, notes, read, sha256 = task.sample(transform.preprocess), transform.notes, None, ""
+    if is_file:
+        read, architecture, sha256 = onnx_reader(Path(model), name, options.features, len(task.classes), options.device)
+    else:
+        # The function may read weights, globals and files that change between two calls.
+        read, architecture = partial(_read_function, model, name), f"function {name}, {secrets.token_hex(16)}"
+        notes = (f"model '{name}' is a function, which may change unseen: its results are never reused", *notes)
+    function = None if is_file else model
+    backbone = OutputsBackbone(
+        name, architecture, read, transform, images, head=options.head, model=function, weights_sha256=sha256
+    )
+    return _probed(backbone, Path if is_file else type(model), notes, images, task)
 
 
 def _probed(
