@@ -178,7 +178,7 @@ def rejection_tables(
     pairs = [pair for double in doubles for pair in _pairs(rows, double)]
     benchmark = str(rows[0].record.benchmark.get("name"))
     printed = {key: paper for key, paper in figures.items() if key[0] == benchmark and paper.get("min_tpr") == tpr}
-    tables = [_table(title, rows, tpr, pairs, name, printed) for name in rows[0].sets]
+    tables = [_table(title, rows, tpr, pairs, ood=name, figures=printed) for name in rows[0].sets]
     deviations = rows[0].record.benchmark.get("deviations") or ()
     if deviations:
         note = f"Not the benchmark as defined: {'; '.join(map(str, deviations))}."
@@ -191,6 +191,7 @@ def _table(
     rows: Sequence[Contender],
     tpr: float,
     pairs: Sequence[tuple[Contender, Contender]],
+    *,
     ood: str,
     figures: PaperFigures,
 ) -> Table:
