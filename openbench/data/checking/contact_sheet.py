@@ -16,6 +16,7 @@ from openbench.data.sources.base import spaced
 _COLUMNS, _ROWS = 12, 6
 _TILE = 0.78  # of a square's side, for the longer side of an image
 _SAMPLE = 500
+_NAMED = 40  # classes below the bars
 
 
 def class_of_each(split: Split, names: tuple[str, ...]) -> list[str]:
@@ -73,7 +74,7 @@ def table_line(split: Split) -> str:
 
 
 def draw(split: Split, names: tuple[str, ...], stats: str, path: Path) -> None:
-    """Write the contact sheet of a split as PNG: evenly spaced images, their labels and sizes above.
+    """Write the contact sheet of a split as PNG: evenly spaced images, labels and sizes above, and images per class.
 
     The images are squares of side 1 on one pair of axes; axes of their own would take five times as long.
 
@@ -83,9 +84,10 @@ def draw(split: Split, names: tuple[str, ...], stats: str, path: Path) -> None:
         stats: of the split, for the title.
         path: where to; its folder exists.
     """
-    figure = Figure(figsize=(15, 8.3), layout="constrained")
+    figure = Figure(figsize=(15, 10.5), layout="constrained")
     figure.suptitle(stats, fontsize=11, wrap=True)
-    axis, classes = figure.subplots(), class_of_each(split, names)
+    classes = class_of_each(split, names)
+    axis, bars = figure.subplots(2, height_ratios=(8, 2))
     for place, index in enumerate(spaced(len(split), _ROWS * _COLUMNS)):
         row, column = divmod(place, _COLUMNS)
         image = split.items[int(index)]
@@ -97,6 +99,11 @@ def draw(split: Split, names: tuple[str, ...], stats: str, path: Path) -> None:
         axis.text(middle, low - height - 0.02, label, fontsize=7, ha="center", va="bottom")
     axis.set(xlim=(0, _COLUMNS), ylim=(_ROWS, 0), aspect="equal")
     axis.axis("off")
+    counts = Counter(classes).most_common()
+    bars.bar(range(len(counts)), [n for _, n in counts], width=0.8 if len(counts) <= _NAMED else 1.0)
+    named = counts if len(counts) <= _NAMED else []
+    bars.set_xticks(range(len(named)), [_short(name) for name, _ in named], rotation=45 if len(named) > 12 else 0)
+    bars.set(xlabel=f"{len(counts)} classes, most frequent first", ylabel="images")
     figure.savefig(path, dpi=100)
 
 
