@@ -6,7 +6,6 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,23 +54,11 @@ def pytest_runtest_setup() -> None:
     """
     if loop := sys.modules.get("openbench.training.loop._loop"):
         loop.as_png = lambda *_: PICTURE
-    if "openbench.compose.config" in sys.modules:
-        hasten_hydra()
-
-
-@cache
-def hasten_hydra() -> None:
-    from hydra._internal import config_loader_impl, defaults_list
-    from omegaconf import OmegaConf
-
-    OmegaConf.load = staticmethod(read_once(OmegaConf.load))  # type: ignore[method-assign]
-    loader: Any = config_loader_impl.ConfigLoaderImpl
-    loader.load_configuration = composed_once(loader.load_configuration)
-    lists: Any = defaults_list
-    chosen = lists._create_interpolation_map  # a third of a composition, and read where a default has a `${`
-    lists._create_interpolation_map = lambda overrides, files, own: (
-        chosen(overrides, files, own) if any(file.is_interpolation() for file in files) else None
-    )
+    config = sys.modules.get("openbench.compose.config")
+    if config is not None and config.hydra_compose is not composed_once:
+        COMPOSING.append(config.hydra_compose)
+        config.hydra_compose = composed_once
+        config.OmegaConf.load = staticmethod(read_once(config.OmegaConf.load))
 
 
 def read_once(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -90,24 +77,22 @@ def read_once(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return again
 
 
-def composed_once(compose: Callable[..., Any]) -> Callable[..., Any]:
-    """Hydra's `load_configuration`, which remembers what it composed of words and of files: a sweep asks twice."""
-    made: dict[tuple[Any, ...], bytes] = {}
+COMPOSING: list[Callable[..., Any]] = []
+COMPOSED: dict[tuple[str | bytes, ...], bytes] = {}
 
-    def again(loader: Any, config_name: str, overrides: list[str], **options: Any) -> Any:
-        places = [Path(one.path.removeprefix("file://")) for one in loader.get_search_path().get_path()]
-        own = [place for place in places if place.is_absolute() and place != CONFIGS]
-        typed = [word for word in overrides if not word.startswith("hydra.searchpath=")]
-        searched = [word for word in overrides if word not in typed]
-        own += [Path(found) for word in searched for found in re.findall(r"file://([^\]',]+)", word)]
-        files = [file for folder in own for file in sorted(folder.rglob("*.yaml"))]
-        read = [part for file in files for part in (file.name, file.read_bytes())]
-        key = (config_name, *typed, *options.values(), *read)
-        if key not in made:
-            made[key] = pickle.dumps(compose(loader, config_name, overrides, **options))
-        return pickle.loads(made[key])
 
-    return again
+def composed_once(command: str, overrides: list[str], **options: Any) -> Any:
+    """What Hydra composes of these words and of these files, which is remembered."""
+    from openbench import paths
+
+    own = [] if paths.config_dir() == CONFIGS else [paths.config_dir()]
+    typed = [word for word in overrides if not word.startswith("hydra.searchpath=")]
+    own += [Path(found) for word in overrides if word not in typed for found in re.findall(r"file://([^\]',]+)", word)]
+    files = [file for folder in own for file in sorted(folder.rglob("*.yaml"))]
+    key = (command, *typed, *(part for file in files for part in (file.name, file.read_bytes())))
+    if key not in COMPOSED:
+        COMPOSED[key] = pickle.dumps(COMPOSING[0](command, overrides, **options))
+    return pickle.loads(COMPOSED[key])
 
 
 @pytest.hookimpl(wrapper=True)
