@@ -10,7 +10,6 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
 
 import torch
 from bench_sweep import carried_out  # beside this script
@@ -18,7 +17,6 @@ from torch import Tensor
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
-from openbench.methods._stats import classifier, training
 from openbench.methods.geometry import CORE
 
 
@@ -26,34 +24,31 @@ from openbench.methods.geometry import CORE
 class ByPrediction(CORE):
     """Class means over training samples by their predicted class."""
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
-        """Fit on predictions as labels."""
-        train = training(train, "CORE")
+    def _learn(self, train: FeatureSet, head: Head) -> None:
+        """Learn from predictions as labels."""
         predicted = torch.cat([rows.logits.argmax(dim=1) for rows in train.batches()])
-        return super().fit(replace(train, columns={**train.columns, Field.LABELS: predicted}), head)
+        super()._learn(replace(train, columns={**train.columns, Field.LABELS: predicted}), head)
 
 
 @dataclass
 class ByRange(CORE):
     """Both parts brought to the range that they have in training, instead of z-scores."""
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
-        """Fit, then measure the ranges."""
-        super().fit(train, head)
-        parts = torch.cat([self._parts(rows) for rows in training(train, "CORE").batches()])
-        low, high = torch.aminmax(parts, dim=0)
+    def _learn(self, train: FeatureSet, head: Head) -> None:
+        """Learn, then measure the ranges."""
+        super()._learn(train, head)
+        low, high = torch.aminmax(torch.cat([self._parts(rows) for rows in train.batches()]), dim=0)
         self.center_, self.scale_ = low, 1 / (high - low)
-        return self
 
 
 @dataclass
 class AcrossAllWeights(CORE):
     """The residual across the weights of all classes, instead of that of the predicted class."""
 
-    def fit(self, train: FeatureSet | None, head: Head | None) -> Self:
-        """Find the span of the weights, then fit."""
-        self.span_, _ = torch.linalg.qr(classifier(head, "CORE").weight.T)
-        return super().fit(train, head)
+    def _learn(self, train: FeatureSet, head: Head) -> None:
+        """Find the span of the weights, then learn."""
+        self.span_, _ = torch.linalg.qr(head.weight.T)
+        super()._learn(train, head)
 
     def _parts(self, x: FeatureSet) -> Tensor:
         predicted = x.logits.argmax(dim=1)

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -160,6 +161,12 @@ def test_imports_go_one_way():
     assert not offenders({name_of(file): wrong_imports(file.read_text(), home_of(file)) for file in MODULES})
     planted = "from openbench.core import record\ndef f():\n    import openbench.engine.run"
     assert wrong_imports(planted, "data") == ["openbench.engine.run"]
+
+
+def test_scripts_import_what_there_is():
+    for file in (PACKAGE.parent / "scripts").glob("*.py"):
+        for name in imported(file.read_text(), {"openbench"}):
+            assert pkgutil.resolve_name(name), file
 
 
 def test_a_message_has_one_dash_at_most():
