@@ -276,7 +276,8 @@ def calibration_groups(groups: Any, outputs: BatchScores) -> tuple[tuple[str, ..
     of_image = [] if isinstance(groups, str) or np.ndim(groups) != 1 else [str(group) for group in groups]
     if len(of_image) != len(outputs.scores) or any(name.startswith(_OF_CLASS) for name in of_image):
         what = f"groups: found {len(of_image) or repr(groups)} for {len(outputs.scores)} images"
-        raise DataError(f"{what} — one group per image expected, with a name that does not begin with '{_OF_CLASS}'")
+        name = f"with a name that does not begin with '{_OF_CLASS}'; or '{PREDICTED_CLASS}'"
+        raise DataError(f"{what} — one group per image expected, {name}")
     names, codes = np.unique(of_image, return_inverse=True)
     return tuple(names.tolist()), codes.astype(np.int64)
 
