@@ -175,6 +175,7 @@ def test_a_transform_that_is_run_as_it_is_is_kept_in_the_record(evaluate):
         ({"model": small().state_dict()}, "model is a Tensor — pass a torch.nn.Module"),
         ({"incomplete": "alow"}, "benchmark.incomplete — found 'alow', allowed: .*did you mean 'allow'"),
         ({"model": "resnet20_cifar10"}, "preprocess is given for 'resnet20_cifar10', whose config has it"),
+        ({"model": "weights.pt"}, "is a file of weights, not a network"),
         (
             {"model": "hf_hub:timm/resnet18", "preprocess": None},
             "is none of timm, torchvision, open_clip — load the network",

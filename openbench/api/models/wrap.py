@@ -26,6 +26,7 @@ from openbench.api.models.preprocess import (
 )
 from openbench.backbones.anatomy import Anatomy, watched
 from openbench.backbones.base import Backbone
+from openbench.backbones.checkpoints import SUFFIXES
 from openbench.backbones.libraries import stages, torchvision_anatomy
 from openbench.backbones.network import NetworkBackbone, state_sha256
 from openbench.config.overrides import NAME, word
@@ -361,7 +362,13 @@ def config_words(name: str) -> list[str]:
 
 
 def is_name(model: object) -> TypeGuard[str]:
-    """Whether a model is named by a config of openbench or of a library, rather than by a file."""
+    """Whether a model is named by a config of openbench or of a library, rather than by a file.
+
+    Raises:
+        ConfigError: it is a file of weights: without the network's class nothing can be computed.
+    """
+    if isinstance(model, str | Path) and ":" not in str(model) and Path(model).suffix in SUFFIXES:
+        raise ConfigError(f"model '{model}' is a file of weights, not a network — load it into a network and pass that")
     return isinstance(model, str) and not model.endswith(".onnx")
 
 
