@@ -24,8 +24,7 @@ from openbench.results.comparisons.runs import refuse
 from openbench.results.escape import markdown
 from openbench.results.frame import run_of
 from openbench.results.records.store import RecordStore
-from openbench.results.scores.recompute import PUBLISHED
-from openbench.results.scores.stored import ScoreStore
+from openbench.results.scores.stored import PUBLISHED, ScoreStore
 from openbench.storage.files import write_whole
 from openbench.studies.cells import NOT_PUBLISHED, Cell, StudyOptions
 from openbench.studies.runs import Records

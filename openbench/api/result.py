@@ -24,8 +24,7 @@ from openbench.results.comparisons.runs import compared, differences
 from openbench.results.frame import ID, Run, runs
 from openbench.results.records.settings import is_per_set, network_of
 from openbench.results.records.store import RecordStore, load as load_file
-from openbench.results.scores.recompute import PUBLISHED
-from openbench.results.scores.stored import ScoreStore, first_with
+from openbench.results.scores.stored import PUBLISHED, ScoreStore, first_with
 from openbench.results.tables.frames import frame, methods_frame, methods_table
 from openbench.results.tables.render import Table, to_console, to_html
 from openbench.results.tables.views import FAMILIES, family_of, key_order, ordered, role_in, run_tables

@@ -18,8 +18,7 @@ from openbench.results.leaderboard.ranking import Board, Row, boards_in
 from openbench.results.leaderboard.separable import ranges_of
 from openbench.results.records.settings import NONE
 from openbench.results.records.store import RecordStore
-from openbench.results.scores.recompute import PUBLISHED
-from openbench.results.scores.stored import ScoreStore
+from openbench.results.scores.stored import PUBLISHED, ScoreStore
 from openbench.results.tables.render import Column, Table
 from openbench.results.tables.views import GROUPS
 

@@ -17,8 +17,8 @@ from openbench.results.leaderboard.consistency import inconsistencies
 from openbench.results.records.compare import compare
 from openbench.results.records.settings import given_of, strategy_of
 from openbench.results.records.store import RecordStore
-from openbench.results.scores.recompute import PUBLISHED, recompute
-from openbench.results.scores.stored import ScoreStore, scores_digest
+from openbench.results.scores.recompute import recompute
+from openbench.results.scores.stored import PUBLISHED, ScoreStore, scores_digest
 
 Verdict = Literal["refused", "apart", "ranked"]
 _SAME = 1e-12  # a trial whose validation AUROC is the test AUROC to rounding

@@ -14,8 +14,7 @@ from openbench.data.build import build_benchmark
 from openbench.errors import CacheError, RecordError
 from openbench.public import public
 from openbench.results.records.store import RecordStore
-from openbench.results.scores.recompute import PUBLISHED
-from openbench.results.scores.stored import ScoreStore
+from openbench.results.scores.stored import PUBLISHED, ScoreStore
 
 from ..results.records import (  # noqa: TID252 — the tests are no package
     full_record,

@@ -28,8 +28,7 @@ from openbench.results.escape import console, console_lines
 from openbench.results.records.settings import given_of
 from openbench.results.records.store import RecordStore, ignore
 from openbench.results.scores.formats import Meaning, read_scores
-from openbench.results.scores.recompute import PUBLISHED
-from openbench.results.scores.stored import ScoreStore
+from openbench.results.scores.stored import PUBLISHED, ScoreStore
 from openbench.results.tables.render import Table
 from openbench.results.tables.views import SIDES, VIEWS, explained, run_tables
 

@@ -41,8 +41,7 @@ from openbench.results.leaderboard.pages import (
 )
 from openbench.results.leaderboard.ranking import Board, board_keys, boards_in
 from openbench.results.records.store import OnError, RecordStore
-from openbench.results.scores.recompute import PUBLISHED
-from openbench.results.scores.stored import ScoreStore
+from openbench.results.scores.stored import PUBLISHED, ScoreStore
 from openbench.results.tables.render import Table
 from openbench.results.tables.views import GROUPS, explained, without_repeats
 from openbench.storage.yaml_file import read_yaml

@@ -25,8 +25,7 @@ from openbench.results.escape import console
 from openbench.results.records.settings import given_of
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.formats import read_sets
-from openbench.results.scores.recompute import PUBLISHED
-from openbench.results.scores.stored import ScoreStore, first_with
+from openbench.results.scores.stored import PUBLISHED, ScoreStore, first_with
 from openbench.results.tables.published import rebench_figures, rejection_figures
 from openbench.storage.files import write_whole
 from openbench.storage.yaml_file import parse_yaml

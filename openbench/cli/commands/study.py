@@ -17,7 +17,7 @@ from openbench.config.overrides import command_line, quoted
 from openbench.data.build import survey
 from openbench.results.frame import runs
 from openbench.results.records.store import RecordStore
-from openbench.results.scores.recompute import PUBLISHED
+from openbench.results.scores.stored import PUBLISHED
 from openbench.storage.files import write_whole
 from openbench.studies.cells import StudyOptions, needed
 from openbench.studies.plan import Progress, free_space, progress, status, sweeps

@@ -24,8 +24,8 @@ from openbench.results.checks import Check, MadeFrom, write_check
 from openbench.results.escape import console, console_lines
 from openbench.results.records.settings import given_of
 from openbench.results.records.store import RecordStore, digest_of
-from openbench.results.scores.recompute import PUBLISHED, Recomputed, recompute
-from openbench.results.scores.stored import ScoreStore
+from openbench.results.scores.recompute import Recomputed, recompute
+from openbench.results.scores.stored import PUBLISHED, ScoreStore
 from openbench.results.submissions import KnownRecords, check_submission
 from openbench.results.tables.render import Column, Table
 from openbench.source import made_now

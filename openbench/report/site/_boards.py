@@ -15,8 +15,7 @@ from openbench.results.leaderboard.pages import letters
 from openbench.results.leaderboard.ranking import NOT_RUN, Board, Row
 from openbench.results.leaderboard.separable import ranges_of
 from openbench.results.records.settings import RELEASED
-from openbench.results.scores.recompute import PUBLISHED
-from openbench.results.scores.stored import ScoreStore
+from openbench.results.scores.stored import PUBLISHED, ScoreStore
 from openbench.results.tables.published import SOURCES, Figure, Setup, published_name
 from openbench.results.tables.render import Cell, Estimate
 from openbench.results.tables.views import GROUPS, title_of, without_end

@@ -29,8 +29,7 @@ from openbench.results.leaderboard.plots import accuracy_picture
 from openbench.results.leaderboard.ranking import Board, board_keys, boards_of
 from openbench.results.plots import critical_difference, saved
 from openbench.results.records.store import RecordStore, load, parsed
-from openbench.results.scores.recompute import PUBLISHED
-from openbench.results.scores.stored import ScoreStore
+from openbench.results.scores.stored import PUBLISHED, ScoreStore
 from openbench.results.tables.published import load_published
 from openbench.results.tables.render import Column, cell_text, to_csv, to_latex
 from openbench.results.tables.views import GROUPS, kind_of

@@ -19,7 +19,6 @@ SCORED = ("id_test/", "id_val/", "csid/", "ood_val/", "near/", "far/")  # roles 
 _NEEDS_CLASSES = re.compile(
     r"(score|(score_)?(lac|aps|raps))_\w+@.+|n_set_splits|(ece(_equal_mass|_debiased)?|brier|nll)(_low|_high)?"
 )
-PUBLISHED = "scores"  # folder of published scores, next to `records`
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from openbench.storage.files import forbidden, replacing
 if TYPE_CHECKING:
     import pyarrow as pa
 
+PUBLISHED = "scores"  # folder of published scores, next to `records`
 _DIGEST = b"digest"
 _NAME = 32  # hexadecimal digits of a digest that name a file
 _SUFFIX = ".by_class"
