@@ -211,13 +211,14 @@ def named_sets(sets: Any, where: str, example: str) -> Iterator[tuple[str, Any]]
         yield name, value
 
 
-def as_head(value: Any, d: int | None = None) -> "Head":
+def as_head(value: Any, d: int | None = None, others: str = "") -> "Head":
     """Return a linear classifier z = W f + b.
 
     Args:
         value: (W, b) with W (c, d) and b (c,) or None; a torch.nn.Linear; or a fitted linear model with `coef_` and
             `intercept_`, as scikit-learn's.
         d: number of features; None = any.
+        others: what the caller allows besides, for messages.
 
     Raises:
         DataError: something else, or shapes that do not fit.
@@ -229,7 +230,7 @@ def as_head(value: Any, d: int | None = None) -> "Head":
     pair = fitted_pair(value)
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         allowed = "(W, b) with W (c, d) and b (c,) or None, a torch.nn.Linear, or a fitted linear model of scikit-learn"
-        raise DataError(f"head is a {type(value).__name__} — allowed: {allowed}")
+        raise DataError(f"head is a {type(value).__name__} — allowed: {others}{allowed}")
     weight = as_features(pair[0], "head: W")
     rows, columns = weight.shape
     if d is not None and columns != d:
@@ -249,4 +250,4 @@ def head_of(given: Any) -> "str | Head | None":
     Raises:
         DataError: something else, or shapes that do not fit.
     """
-    return given if given is None or isinstance(given, str) else as_head(given)
+    return given if given is None or isinstance(given, str) else as_head(given, others="the name of a module, ")
