@@ -213,8 +213,8 @@ def load_detector(
         detector.backbone, detector.node, detector.options = backbone, node, options
         detector.about, detector.seen = manifest.about, tensors["calibration.seen"].numpy()
         found = {name: tensors.get(f"calibration.{name}") for name in _ARRAYS}
-        # `[()]` makes a number of the quantile, which has no dimension.
-        arrays: dict[str, Any] = {name: tensor.numpy()[()] for name, tensor in found.items() if tensor is not None}
+        known = {name: tensor for name, tensor in found.items() if tensor is not None}
+        arrays: dict[str, Any] = {name: of.numpy() if of.ndim else of.item() for name, of in known.items()}
         terms, groups = Terms(**manifest.calibration["terms"]), tuple(manifest.calibration["groups"])
         detector._learnt, detector._calibration = (backbone, fitted), Calibration(terms=terms, groups=groups, **arrays)
         now, before = _probe(backbone), tensors["probe"]
