@@ -4,13 +4,14 @@ Beside the scores of a run lie class probabilities and a method's scores by clas
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from openbench.core.request import Role
 from openbench.core.scores import SetScores
@@ -275,14 +276,13 @@ def _with_classes(scores: Sequence[SetScores], table: "pa.Table") -> list[SetSco
         ValueError: rows do not fit the sets.
         KeyError: a column is missing.
     """
-    names, roles = (table.column(name).to_numpy() for name in ("set", "role"))
-    numbers = {}
+    numbers, rows_of = dict[str, Any](), _rows_of(table)
     for field, prefix in _KINDS.items():
         if count := sum(name.startswith(f"{prefix}_") for name in table.column_names):
             numbers[field] = np.stack([table.column(f"{prefix}_{k}").to_numpy() for k in range(count)], axis=1)
     sets, used = [], 0
     for s in scores:
-        rows = (names == s.name) & (roles == str(s.role))
+        rows = rows_of(str(s.role), s.name)
         if rows.any() and int(rows.sum()) != len(s.scores):
             raise ValueError(f"{int(rows.sum())} rows of {s.role}/{s.name}, which has {len(s.scores)} images")
         used += int(rows.sum())
@@ -293,15 +293,27 @@ def _with_classes(scores: Sequence[SetScores], table: "pa.Table") -> list[SetSco
 
 
 def _splits(table: "pa.Table") -> list[SetScores]:
-    metadata = table.schema.metadata or {}
-    names, roles = (table.column(name).to_numpy() for name in ("set", "role"))
+    metadata, rows_of = table.schema.metadata or {}, _rows_of(table)
+    scores, *classes = (table.column(c).fill_null(-1).to_numpy() for c in ("score", "label", "prediction"))
+    labels, predictions = (np.asarray(column, np.int64) for column in classes)
     splits = []
     for entry in metadata.get(b"splits", b"").decode().split("\n"):
         role, _, name = entry.partition("/")
-        rows = (names == name) & (roles == role)
-        scores, *classes = (table.column(c).fill_null(-1).to_numpy()[rows] for c in ("score", "label", "prediction"))
-        labels, predictions = (np.asarray(column, np.int64) for column in classes)
-        splits.append(SetScores.of_split(name, Role(role), scores, labels, predictions))
+        rows = rows_of(role, name)
+        splits.append(SetScores.of_split(name, Role(role), scores[rows], labels[rows], predictions[rows]))
     if sum(len(s.scores) for s in splits) != table.num_rows:
         raise ValueError(f"{table.num_rows} rows, of which the sets named in its metadata hold fewer")
     return splits
+
+
+def _rows_of(table: "pa.Table") -> Callable[[str, str], NDArray[np.bool_]]:
+    """What returns whether a row belongs to a set (n,), given its role and name; texts are compared once each."""
+    columns = [table.column(name).dictionary_encode().combine_chunks() for name in ("role", "set")]
+    texts = [column.dictionary.to_pylist() for column in columns]
+    role_of, set_of = (column.indices.to_numpy(zero_copy_only=False) for column in columns)
+
+    def rows(role: str, name: str) -> NDArray[np.bool_]:
+        here = [place.index(text) if text in place else -1 for place, text in zip(texts, (role, name), strict=True)]
+        return np.asarray((role_of == here[0]) & (set_of == here[1]))
+
+    return rows
