@@ -66,11 +66,8 @@ def write_site(
     _check_folder(folder)
     unreadable: list[OpenbenchError] = []
     store, scores = RecordStore(results), ScoreStore(results / PUBLISHED)
-    every = list(runs(store, unreadable.append, keep, needed("overview"), board_keys))
-    paths = {run.run_id: store.folder / run.file for run in every}
-    scored = [run_id for run_id in paths if command_of is not None and scores.path(run_id).is_file()]
-    boards = boards_of(every)
-    figures = load_published(results / "reference")
+    figures, files = load_published(results / "reference"), {path.stem: path for path in store.paths(lambda _: None)}
+    scored = [run_id for run_id in files if command_of is not None and scores.path(run_id).is_file()]
     try:
         # Pages are drawn by other processes meanwhile. Not by fork: pyarrow has threads here.
         # Pictures are many small objects without cycles, which need not be searched for garbage so often.
@@ -78,7 +75,9 @@ def write_site(
         with ProcessPoolExecutor(mp_context=context, initializer=gc.set_threshold, initargs=rarely) as workers:
             in_order = partial(workers.map, chunksize=4) if len(scored) >= _FEW else map
             one = partial(_write_page, scores, folder / "reports", command_of)
-            errors = in_order(one, [paths[run_id] for run_id in scored])
+            errors = in_order(one, [files[run_id] for run_id in scored])
+            every = list(runs(store, unreadable.append, keep, needed("overview"), board_keys))
+            paths, boards = {run.run_id: store.folder / run.file for run in every}, boards_of(every)
             data = board_data(boards, figures, scores)
             others = [*other_boards(results, data), *map(published, published_boards(results / "reference", boards))]
             data += others
@@ -102,7 +101,7 @@ def write_site(
                 **networks,
             }
             texts["assets/data.js"] = _script("data", {"boards": data, "methods": methods_of(data, facts)})
-            found = dict(zip(scored, errors, strict=True))
+            found = {run_id: error for run_id, error in zip(scored, errors, strict=True) if run_id in paths}
         unreadable += filter(None, found.values())
         pages = {run_id: f"reports/{run_id}.html" for run_id, error in found.items() if error is None}
         _clear(folder, pages)
