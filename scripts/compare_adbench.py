@@ -27,10 +27,17 @@ from openbench.engine.prepare import prepare
 from openbench.engine.run import run
 from openbench.errors import OpenbenchError, RecordError
 from openbench.results.checks import CHECKS
-from openbench.results.leaderboard.tabular import CELL, COLUMNS, METRICS, SOURCE
 from openbench.results.records.store import RecordStore
 from openbench.results.tables.frames import write_frame
-from openbench.results.tables.published import load_names, number_in, reference_rows
+from openbench.results.tables.published import (
+    ADBENCH,
+    ADBENCH_CELL,
+    ADBENCH_COLUMNS,
+    ADBENCH_METRICS,
+    load_names,
+    number_in,
+    reference_rows,
+)
 
 DETECTORS = (
     *("IForest", "OCSVM", "CBLOF", "COF", "COPOD", "ECOD", "HBOS", "KNN", "LOF", "PCA", "SOD"),
@@ -113,7 +120,7 @@ def load_figures(folder: Path) -> dict[Cell, float]:
     """
     names, figures = load_names(folder), dict[Cell, float]()
     if not (folder / FIGURES).is_file():
-        raise RecordError(f"'{folder / FIGURES}' not found — it holds the published figures: {SOURCE}")
+        raise RecordError(f"'{folder / FIGURES}' not found — it holds the published figures: {ADBENCH}")
     for where, row in reference_rows(folder, FIGURES):
         for method in names.ours("detector", row["detector"], "adbench"):
             figures[row["dataset"], method, row["metric"]] = number_in(row["value"], where)
@@ -123,8 +130,8 @@ def load_figures(folder: Path) -> dict[Cell, float]:
 def gaps(records: Iterable[ResultRecord], figures: Mapping[Cell, float]) -> pd.DataFrame:
     """Return every number that was published and has been run under the published protocol, sorted.
 
-    Columns are COLUMNS: the mean over the draws that were run, their population standard deviation and number, the
-    published figure of two decimals, and ours less it.
+    Columns are ADBENCH_COLUMNS: the mean over the draws that were run, their population standard deviation and number,
+    the published figure of two decimals, and ours less it.
 
     Args:
         records: any; those of other benchmarks and protocols are skipped.
@@ -139,16 +146,16 @@ def gaps(records: Iterable[ResultRecord], figures: Mapping[Cell, float]) -> pd.D
         if name.startswith("adbench_") and node.get("protocol") == "adbench":
             about = name.removeprefix("adbench_"), str(record.method["name"])
             values = record.metrics.get("anomalies", {})
-            known = {key: values[key] for key in METRICS if isinstance(values.get(key), float | int)}
+            known = {key: values[key] for key in ADBENCH_METRICS if isinstance(values.get(key), float | int)}
             rows += [(*about, key, node["draw"], float(value)) for key, value in known.items()]
-    runs = pd.DataFrame(rows, columns=[*CELL, "draw", "value"])
-    for table, method, _, draw, _ in runs[runs.duplicated([*CELL, "draw"])].itertuples(index=False):
+    runs = pd.DataFrame(rows, columns=[*ADBENCH_CELL, "draw", "value"])
+    for table, method, _, draw, _ in runs[runs.duplicated([*ADBENCH_CELL, "draw"])].itertuples(index=False):
         raise RecordError(f"{table}, draw {draw}: two records of method '{method}' — compare the folders of one sweep")
-    drawn = runs.groupby(list(CELL))["value"]
+    drawn = runs.groupby(list(ADBENCH_CELL))["value"]
     table = pd.DataFrame({"ours": drawn.mean(), "std": drawn.std(ddof=0), "draws": drawn.size()})
     table["published"] = pd.Series(figures, dtype="float64").reindex(table.index)
     table["difference"] = table["ours"] - table["published"]
-    return table.dropna(subset="published").reset_index()[list(COLUMNS)]
+    return table.dropna(subset="published").reset_index()[list(ADBENCH_COLUMNS)]
 
 
 def summary(table: pd.DataFrame, worst: int = 3) -> list[str]:
@@ -183,11 +190,11 @@ def main() -> None:
         methods = arguments.methods.split(",") if arguments.methods else thirteen
         sweep(tables, methods, arguments.draws.split(","), arguments.results)
     found = gaps(RecordStore(arguments.results), load_figures(REFERENCE))
-    print(f"published: {SOURCE}")
+    print(f"published: {ADBENCH}")
     print("\n".join(summary(found)))
     if arguments.csv:
         rounded = {name: found[name].map("{:.4f}".format) for name in ("ours", "std", "difference")}
-        write_frame(found.assign(**rounded), arguments.csv, COLUMNS)
+        write_frame(found.assign(**rounded), arguments.csv, ADBENCH_COLUMNS)
 
 
 if __name__ == "__main__":

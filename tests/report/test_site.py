@@ -19,11 +19,10 @@ from openbench.report.site._others import other_boards, table_of
 from openbench.report.site.write import write_site
 from openbench.results.checks import Check, write_check
 from openbench.results.leaderboard import ranking
-from openbench.results.leaderboard.tabular import COLUMNS
 from openbench.results.records.store import digest_of
 from openbench.results.scores.stored import ScoreStore
 from openbench.results.tables.frames import write_frame
-from openbench.results.tables.published import Figure, Setup
+from openbench.results.tables.published import ADBENCH_COLUMNS, Figure, Setup
 from openbench.results.tables.render import Estimate
 
 from .conftest import FACTS, HOSTILE, record, records
@@ -210,7 +209,9 @@ def test_only_means_over_all_tables_of_adbench_are_ranked_beside_the_published_o
     rows = [(*cell, 0.01, 3, 0.5, 0.0) for cell in cells]
     assert other_boards(tmp_path, []) == []
     (tmp_path / "adbench").mkdir()
-    write_frame(pd.DataFrame(rows, columns=list(COLUMNS)), tmp_path / "adbench" / "comparison.csv", COLUMNS)
+    write_frame(
+        pd.DataFrame(rows, columns=list(ADBENCH_COLUMNS)), tmp_path / "adbench" / "comparison.csv", ADBENCH_COLUMNS
+    )
     (board,) = other_boards(tmp_path, [])
     rows = board["rows"]
     assert [(row["method"], row["rank"]) for row in rows] == [("knn", 1), ("mcd", 2), ("lof", None), ("abod", None)]

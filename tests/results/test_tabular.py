@@ -47,7 +47,7 @@ def test_two_settings_of_one_method_are_refused():
 def test_the_summary_has_the_median_and_names_the_largest_first():
     # Rounding to two decimals explains half a hundredth, as of c.
     rows = [(t, "pca", "auroc", 0.8 + d, 0.0, 3, 0.8, d) for t, d in (("a", 0.01), ("b", -0.2), ("c", 0.005))]
-    head, line = summary(pd.DataFrame(rows, columns=list(SCRIPT["COLUMNS"])), worst=2)
+    head, line = summary(pd.DataFrame(rows, columns=list(SCRIPT["ADBENCH_COLUMNS"])), worst=2)
     assert line.split() == ["auroc", "pca", "3", "0.0100", "2", "b", "-0.200,", "a", "+0.010"]
     assert len(head) > 40
 

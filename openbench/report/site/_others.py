@@ -9,10 +9,10 @@ from typing import Any
 
 from openbench.report.site._boards import Plain, metric, number, value_of
 from openbench.results.leaderboard.pages import PublishedBoard
-from openbench.results.leaderboard.tabular import COLUMNS, METRICS, SOURCE
 from openbench.results.leaderboard.trainings import COLUMNS as RUN_COLUMNS, comparison
 from openbench.results.records.settings import NONE
 from openbench.results.tables.frames import read_frame
+from openbench.results.tables.published import ADBENCH, ADBENCH_COLUMNS, ADBENCH_METRICS
 from openbench.results.tables.render import Cell, Column, Estimate, Table, cell_text, with_best
 
 _AUTC = tuple(f"{group}.{key}" for group in ("near", "far") for key in ("autc", "aufpr", "aufnr"))
@@ -72,13 +72,13 @@ def adbench(path: Path) -> Plain | None:
     Raises:
         RecordError: it is not one.
     """
-    read: Any = read_frame(path, COLUMNS).itertuples() if path.is_file() else ()
-    cells = {(gap.method, gap.metric, gap.dataset): gap for gap in read if gap.metric in METRICS}
+    read: Any = read_frame(path, ADBENCH_COLUMNS).itertuples() if path.is_file() else ()
+    cells = {(gap.method, gap.metric, gap.dataset): gap for gap in read if gap.metric in ADBENCH_METRICS}
     if not cells:
         return None
     tables, methods = (sorted({cell[i] for cell in cells}) for i in (2, 0))
     ends = (("", "", 1), (".published", ", published", 0), (".apart", ", ours − published", 0))
-    means = product(METRICS.items(), ends)
+    means = product(ADBENCH_METRICS.items(), ends)
     metrics = [metric("mean", key + end, f"mean {title}{more}", better) for (key, title), (end, more, better) in means]
     first = [mean["id"] for mean in metrics]
     metrics += [metric(name, "auroc", name, 1) for name in tables]
@@ -86,7 +86,7 @@ def adbench(path: Path) -> Plain | None:
     for method in methods:
         aurocs = [cells.get((method, "auroc", table)) for table in tables]
         here = [gap.dataset for gap in aurocs if gap is not None]
-        values = [v for key in METRICS for v in _mean_gap([cells.get((method, key, table)) for table in here])]
+        values = [v for key in ADBENCH_METRICS for v in _mean_gap([cells.get((method, key, table)) for table in here])]
         values += [gap and ([gap.ours, gap.std] if gap.draws > 1 else gap.ours) for gap in aurocs]
         reason = f"{len(here)} of {len(tables)} tables: its mean is over others" if here else "no AUROC was measured"
         row = {"method": method, "runs": [], "id": f"adbench-{method}", "values": values}
@@ -99,7 +99,7 @@ def adbench(path: Path) -> Plain | None:
         "metrics": metrics,
         "first": first,
         "rows": [*_placed(whole, _leading), *part],
-        "about": f"means over {len(tables)} tables and their draws; published: {SOURCE}",
+        "about": f"means over {len(tables)} tables and their draws; published: {ADBENCH}",
     }
 
 

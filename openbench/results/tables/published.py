@@ -25,6 +25,13 @@ _PAPER_BACKBONES = {"cifar10": "ResNet18", "cifar100": "ResNet18", "imagenet200"
 _TABLE1_POST_HOC = "Post-hoc Inference Methods"
 _PLAIN_TRAINING = "CE"
 _PLAIN_AUGMENTATION = "CrossEntropy"
+# ADBench's tables beside the published figures: source, metrics and their titles, and the columns of
+# `results/adbench/comparison.csv`, whose first three name a cell.
+ADBENCH = "Novello et al., arXiv 2403.11532, tables 6 to 8: ADBench's figures and their conformal correction"
+ADBENCH_METRICS = {"auroc": "AUROC", "conformal_auroc": "conformal AUROC"}
+ADBENCH_CELL = ("dataset", "method", "metric")
+ADBENCH_COLUMNS = {**dict.fromkeys(ADBENCH_CELL, "str"), **dict.fromkeys(("ours", "std"), "float64"), "draws": "int64"}
+ADBENCH_COLUMNS |= dict.fromkeys(("published", "difference"), "float64")
 Key = tuple[str, str, str]  # benchmark, training, method; or another three names
 PaperFigures = Mapping[Key, Mapping[str, float]]
 
