@@ -16,6 +16,7 @@ _BLOCK = 1 << 22
 # Metadata key of a dataclass field that is left out of digests while it has its default: digests from before the field
 # was added stay valid.
 OMIT_IF_DEFAULT = "openbench.later"
+_PLAIN = frozenset({type(None), bool, int, str})
 
 
 def digest(value: Any, length: int = 16) -> str:
@@ -81,7 +82,11 @@ def row_digests(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _canonical(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | str):
+    if type(value) is dict:  # first what configs are made of
+        return {k if type(k) is str else str(_canonical(k)): _canonical(v) for k, v in value.items()}
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, bool | int | str):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, float):
         # 1.0 and 1 are the same hyper-parameter, however a user types it.

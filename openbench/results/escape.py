@@ -10,6 +10,7 @@ from functools import lru_cache
 from html import escape
 from urllib.parse import quote
 
+_PLAIN = re.compile("[ -~±–·↑↓]*")  # what nearly all texts are made of
 _MARKS = 3  # combining marks that one character may have; more would run into other lines
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four are the full-width forms
@@ -42,7 +43,7 @@ def one_line(text: str) -> str:
     Not printable are control characters, line and paragraph separators, signs that turn the direction of writing, lone
     surrogates, and what Unicode has not assigned. So is a combining mark with nothing, or with three marks, before it.
     """
-    return text if text.isascii() and text.isprintable() else _printable(text)
+    return text if _PLAIN.fullmatch(text) else _printable(text)
 
 
 @lru_cache(maxsize=256)  # the reasons of a table are long, and stand in most of its rows
@@ -56,9 +57,7 @@ def _printable(text: str) -> str:
 
 def console(text: str) -> str:
     """Return text for a terminal, on one line; white space of any kind becomes a space."""
-    if text.isascii() and text.isprintable():
-        return text
-    return one_line(re.sub(r"\s", " ", text))
+    return text if _PLAIN.fullmatch(text) else one_line(re.sub(r"\s", " ", text))
 
 
 def console_lines(text: str) -> str:

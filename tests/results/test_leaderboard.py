@@ -10,6 +10,7 @@ import pytest
 from openbench.results.leaderboard import pages, ranking
 from openbench.results.leaderboard.pages import generate, outdated, write
 from openbench.results.records.store import RecordStore
+from openbench.results.tables import views
 from openbench.results.tables.published import Figure, Setup
 from openbench.results.tables.render import Estimate
 
@@ -281,8 +282,8 @@ def test_deviations_are_those_of_the_standard_library():
     cases = [
         [draw.choice((draw.random(), draw.random() * 1e-9, 1.0, 0, 7)) for _ in range(2 + n % 5)] for n in range(300)
     ]
-    assert [ranking.deviation(case) for case in cases] == [statistics.pstdev(case) for case in cases]
-    assert ranking.deviation([0.1, 0.1, 0.1]) == 0.0
+    assert [views.deviation(case) for case in cases] == [statistics.pstdev(case) for case in cases]
+    assert views.deviation([0.1, 0.1, 0.1]) == 0.0
 
 
 def test_what_released_weights_have_seen_of_the_ood_classes_is_a_column():

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from math import isqrt
 from operator import attrgetter
 from statistics import fmean
 from typing import Any
@@ -16,11 +15,10 @@ from openbench.results.frame import Keep, Run, run_of, runs, superseded
 from openbench.results.records.settings import leaves, over_runs
 from openbench.results.records.store import OnError, RecordStore
 from openbench.results.tables.render import Column, Estimate, cell_text
-from openbench.results.tables.views import GROUPS, estimate
+from openbench.results.tables.views import GROUPS, deviation, estimate
 
 NOT_RUN = "scores given: nobody here ran the code that made them"
 _LEVEL = 0.95
-_BITS = 256  # twice those of a root that are exact
 _PRINTED = Column("", "percent")
 _BOARD_KEYS = re.compile(r"(auroc|fpr95)(_low|_high)?|accuracy")
 _BOARD_NAMES = tuple(side + name for side in ("", FULL_SPECTRUM) for name in (*GROUPS, "id"))
@@ -286,19 +284,6 @@ def mean_over(runs: Sequence[Run], name: str, key: str) -> Estimate | str | None
     if len(numbers) > 1 and (len(set(numbers)) > 1 or not key.startswith("n_")):  # counts of sets do not vary
         return Estimate(fmean(numbers), std=deviation(numbers))
     return estimate(runs[0].metrics[name], key) if runs[0].level == _LEVEL else Estimate(numbers[0])
-
-
-def deviation(numbers: Sequence[float]) -> float:
-    """Return the population standard deviation, exact but for its last rounding, as `statistics.pstdev` does.
-
-    That one reckons with fractions; the denominators of floats are powers of two, so that whole numbers will do.
-    """
-    ratios = [number.as_integer_ratio() for number in numbers]
-    unit = max(below for _, below in ratios)
-    whole = [above * (unit // below) for above, below in ratios]
-    n = len(whole)
-    squares = n * sum(number * number for number in whole) - sum(whole) ** 2
-    return isqrt(squares << _BITS) / (n * unit << _BITS // 2)
 
 
 def _number(value: Estimate | str | None) -> float:

@@ -4,7 +4,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from statistics import fmean, pstdev
+from math import isqrt
+from statistics import fmean
 from typing import Any
 
 from openbench.core.names import ATTACKED, FULL_SPECTRUM, is_stream, without_order, without_side
@@ -16,6 +17,7 @@ from openbench.results.records.settings import hyper_parameters, network_of
 from openbench.results.tables.render import Cell, Column, Estimate, Kind, Table
 
 GROUPS = ("near", "far")
+_BITS = 256  # twice those of a root that are exact
 MEMBER = "  "  # before the name of a set, below that of its group
 SIDES = {"": "", FULL_SPECTRUM: "full spectrum", ATTACKED: "attacked"}
 _SHORT = {"": "", FULL_SPECTRUM: "FS ", ATTACKED: "attacked "}
@@ -109,7 +111,20 @@ def _from_to(counts: Sequence[Any]) -> str | None:
 def _over_orders(values: Sequence[Any]) -> Estimate | None:
     """Mean and population deviation over orders; None where an order has no value."""
     known = [value for value in values if isinstance(value, float | int)]
-    return Estimate(fmean(known), std=pstdev(known)) if known and len(known) == len(values) else None
+    return Estimate(fmean(known), std=deviation(known)) if known and len(known) == len(values) else None
+
+
+def deviation(numbers: Sequence[float]) -> float:
+    """Return the population standard deviation, exact but for its last rounding, as `statistics.pstdev` does.
+
+    That one reckons with fractions; the denominators of floats are powers of two, so that whole numbers will do.
+    """
+    ratios = [number.as_integer_ratio() for number in numbers]
+    unit = max(below for _, below in ratios)
+    whole = [above * (unit // below) for above, below in ratios]
+    n = len(whole)
+    squares = n * sum(number * number for number in whole) - sum(whole) ** 2
+    return isqrt(squares << _BITS) / (n * unit << _BITS // 2)
 
 
 def run_tables(record: ResultRecord, view: str = "overview") -> list[Table]:
