@@ -81,6 +81,8 @@ def run_page(
     facts = _facts(record)
     deviations = facts["not as defined"]  # the page begins with them
     notes = tuple(note for note in overview.notes if not deviations or deviations not in note)
+    with plots.look():
+        pictures = list(_drawn(sets, options)) if sets else []
     title = " · ".join(str(part) for part in (record.method["name"], record.benchmark["name"], record.backbone["name"]))
     return template(_HERE / "templates" / "run.html.j2").render(
         title=title,
@@ -92,7 +94,7 @@ def run_page(
             replace(table, title="Hyper-parameters tried on validation data") for table in _filled(record, "trials")
         ],
         cost=_cost(record),
-        pictures=list(_drawn(sets, options)) if sets else [],
+        pictures=pictures,
         sheets=sheets,
         per_class=_per_class(sets, classes),
         kept=bool(sets),

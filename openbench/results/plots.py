@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, cycle
 from typing import Any, Literal
 
@@ -96,6 +97,16 @@ def give_up(figure: Figure) -> None:
     _given_up[str(figure.get_label()), len(figure.axes)] = figure
 
 
+@contextmanager
+def look() -> Iterator[None]:
+    """Set how pictures look, for a block that draws; within another such block there is nothing to set."""
+    if all(mpl.rcParams[key] == value for key, value in _SETTINGS.items()):
+        yield
+    else:
+        with mpl.rc_context(_SETTINGS):
+            yield
+
+
 def panels(
     count: int,
     size: tuple[float, float] = PANEL,
@@ -105,7 +116,7 @@ def panels(
     """Return a figure of panels and their axes."""
     columns = max(1, min(count, across))
     rows = -(-count // columns)
-    with mpl.rc_context(_SETTINGS):
+    with look():
         figure = Picture(figsize=(columns * size[0], rows * size[1]), layout=layout)
         figure.patch.set_alpha(0.0)
         FigureCanvasAgg(figure)
@@ -173,7 +184,7 @@ def svg(figure: Figure, label: str, prefix: str = "") -> str:
 def _svg(figure: Figure) -> str:
     """A figure as an SVG element without what pages do not need."""
     stream = io.StringIO()
-    with mpl.rc_context(_SETTINGS):
+    with look():
         figure.savefig(stream, format="svg", metadata=FORMS["svg"])
     text = stream.getvalue()
     text = re.sub(r"\s*\n\s*", " ", _NEEDLESS.sub("", text[text.index("<svg") :]))
@@ -209,7 +220,7 @@ def saved(figure: Figure, form: str) -> bytes:
     figure.patch.set_alpha(1.0)
     figure.patch.set_facecolor("white")
     stream = io.BytesIO()
-    with mpl.rc_context(_SETTINGS):
+    with look():
         figure.savefig(stream, format=form, dpi=_DPI, metadata=FORMS[form])
     if form == "png":  # with 256 colours it has a third of the size
         colours = Image.open(stream).convert("RGB").quantize(256, dither=Image.Dither.NONE)

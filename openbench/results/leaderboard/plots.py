@@ -209,14 +209,15 @@ def accuracy_picture(matrix: Matrix) -> Figure:
     accuracy = 100 * np.array([network.accuracy for network in matrix.networks[:n]])
     values, order = 100 * matrix.values[:k, :n], np.argsort(accuracy, kind="stable")
     figure, (axes,) = panels(1, (6.4, 4.6))
-    for line in values[len(COLOURS) :]:
-        axes.plot(accuracy, line, "o", color="0.6", markersize=2.5, zorder=1)
     for style, name, line in zip(lines(), matrix.methods, values[: len(COLOURS)], strict=False):
         axes.plot(accuracy[order], line[order], **style, marker="o", markersize=4, label=shortened(name))
-    if k > len(COLOURS):  # a few methods that fail would squeeze the others into a line
+    if k > len(COLOURS):
+        others = values[len(COLOURS) :]
+        axes.plot(np.tile(accuracy, len(others)), others.ravel(), "o", color="0.6", markersize=2.5, zorder=1)
+        # A few methods that fail would squeeze the others into a line.
         axes.set_ylim(bottom=float(np.quantile(values, 0.1)) - 1)
-    others = f"; grey: the other {k - len(COLOURS)}, of which the worst tenth lies below" * (k > len(COLOURS))
-    axes.set_title(plain(f"lines: best mean ranks{others}"), fontsize=8.5, loc="left")
+    grey = f"; grey: the other {k - len(COLOURS)}, of which the worst tenth lies below" * (k > len(COLOURS))
+    axes.set_title(plain(f"lines: best mean ranks{grey}"), fontsize=8.5, loc="left")
     axes.set(xlabel="ID accuracy of the network (%)", ylabel=plain(f"{matrix.name} (%)"))
     figure.legend(loc="outside lower left", ncols=3, fontsize=8, frameon=False)
     return figure
