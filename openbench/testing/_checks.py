@@ -5,6 +5,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -93,8 +94,8 @@ def check_unfitted_raises_not_fitted(make: MethodFactory) -> None:
 
 def check_fit_returns_self(make: MethodFactory) -> None:
     """`fit` returns the method itself, so that calls chain."""
-    method, data = make(), planted()
-    if returned_by_fit(method, data) is not method:
+    _, method, returned = _fitted_once(make)
+    if returned is not method:
         _fail(make, "fit must return self")
 
 
@@ -117,23 +118,6 @@ def check_scores_are_finite(make: MethodFactory) -> None:
     for what, rows in (("planted samples", x), ("samples scaled by 100 and by 0", extreme)):
         if bad := int((~scored(method, rows, data).isfinite()).sum()):
             _fail(make, f"{bad} of {len(rows)} scores of {what} are not finite")
-
-
-def check_rows_that_are_not_finite_get_no_score(make: MethodFactory) -> None:
-    """A row of NaN or infinity raises MethodError, or its score is NaN, which the engine refuses."""
-    data, method, finite = _ready(make)
-    if any(isinstance(leaf, LiveMethod) for leaf in leaves(method)):
-        return  # the network's own outputs
-    for value in (float("nan"), float("inf")):
-        x = copied(finite)
-        for column in x.named().values():
-            column[3] = value
-        try:
-            score = scored(method, x, data)[3]
-        except MethodError:
-            continue
-        if not score.isnan():
-            _fail(make, f"gives a row of {value} the score {float(score):.3g} — NaN or a MethodError expected")
 
 
 def check_scores_do_not_depend_on_batch_size(make: MethodFactory) -> None:
@@ -171,7 +155,7 @@ def check_a_score_depends_on_no_later_image(make: MethodFactory) -> None:
 
 def check_score_learns_nothing(make: MethodFactory) -> None:
     """Scoring one set does not change the scores of another."""
-    data, method, x = _ready(make)
+    data, method, x = _fresh(make)
     before = scored(method, x, data)
     scored(method, declared(data.ood_test, read_by(method)).without_labels(), data)
     _same(make, before, scored(method, x, data), "scoring other samples in between changes scores", 0.0)
@@ -202,9 +186,10 @@ def check_inputs_stay_untouched(make: MethodFactory) -> None:
 
 def check_leaves_the_network_as_it_was(make: MethodFactory) -> None:
     """A live method leaves weights, hooks, gradients and images as they were."""
-    method, data = make(), planted()
+    method = make()
     if not isinstance(method, LiveMethod):
         return
+    data = planted()
     fitted(method, data)
     network, images = network_with(data.head), images_with(data.id_test.features[:20])
     before, pristine = network.weights_sha256, images.clone()
@@ -233,19 +218,16 @@ def check_hyper_parameters_stay_as_given(make: MethodFactory) -> None:
 
 def check_learnt_state_ends_in_underscore(make: MethodFactory) -> None:
     """Attributes that `fit` and `score` set have a name that ends in `_`."""
-    method, data = make(), planted()
-    before = set(vars(method))
-    scored(fitted(method, data), samples_of(method, data), data)
-    if names := sorted(name for name in set(vars(method)) - before if not name.endswith("_")):
+    data, method, x = _ready(make)
+    scored(method, x, data)
+    if names := sorted(name for name in set(vars(method)) - set(vars(make())) if not name.endswith("_")):
         _fail(make, f"learnt attributes without a final underscore: {', '.join(names)}")
 
 
 def check_refit_equals_fresh_fit(make: MethodFactory) -> None:
     """`fit` forgets: after a fit on other data of another shape, it learns what a new object would."""
-    data, other = planted(), planted(seed=1, classes=4, free=16)
-    used = fitted(fitted(make(), other), data)
-    fresh = fitted(make(), data)
-    x = samples_of(fresh, data)
+    data, fresh, x = _ready(make)
+    used = fitted(fitted(make(), planted(seed=1, classes=4, free=16)), data)
     _same(make, scored(fresh, x, data), scored(used, x, data), "a second fit gives other scores than a first one")
 
 
@@ -257,7 +239,7 @@ def check_deterministic(make: MethodFactory) -> None:
             torch.manual_seed(seed)
             np.random.seed(seed)  # noqa: NPY002 - the legacy global state is what is tested
             random.seed(seed)
-            data, method, x = _ready(make)
+            data, method, x = _fresh(make)
             results.append(scored(method, x, data))
     if not torch.equal(*results):
         _fail(make, "two fits and scores of the same data differ — draw from a generator with a fixed seed")
@@ -269,7 +251,7 @@ def check_leaves_global_random_state(make: MethodFactory) -> None:
         # A newly seeded state could equal the one that the method seeds.
         torch.rand(5), np.random.random(5), random.random()  # noqa: NPY002
         before = _random_state()
-        data, method, x = _ready(make)
+        data, method, x = _fresh(make)
         scored(method, x, data)
         if _random_state() != before:
             _fail(make, "the global random state changed — use a torch.Generator or numpy Generator")
@@ -295,16 +277,47 @@ def check_separates_planted_clusters(make: MethodFactory) -> None:
         _fail(make, f"AUROC {area:.3f} on planted clusters — at least {SEPARATION} expected{hint}")
 
 
+def check_rows_that_are_not_finite_get_no_score(make: MethodFactory) -> None:
+    """A row of NaN or infinity raises MethodError, or its score is NaN, which the engine refuses."""
+    # The last check: a method that learns while it scores would be spoilt for others.
+    data, method, finite = _ready(make)
+    if any(isinstance(leaf, LiveMethod) for leaf in leaves(method)):
+        return  # the network's own outputs
+    for value in (float("nan"), float("inf")):
+        x = copied(finite)
+        for column in x.named().values():
+            column[3] = value
+        try:
+            score = scored(method, x, data)[3]
+        except MethodError:
+            continue
+        if not score.isnan():
+            _fail(make, f"gives a row of {value} the score {float(score):.3g} — NaN or a MethodError expected")
+
+
 def all_checks() -> tuple[Check, ...]:
     """Return every check, in the order of this module: earlier failures explain later ones."""
     return tuple(check for name, check in globals().items() if name.startswith("check_"))
 
 
 def _ready(make: MethodFactory) -> tuple[Toy, Method, FeatureSet]:
-    """Return the planted problem, a method that is fitted on it, and samples to score."""
+    """Return the planted problem, the method that all checks share which only score, and samples to score."""
+    data, method, _ = _fitted_once(make)
+    return data, method, samples_of(method, data)
+
+
+def _fresh(make: MethodFactory) -> tuple[Toy, Method, FeatureSet]:
+    """Return the same of a method that has scored nothing."""
     data = planted()
     method = fitted(make(), data)
     return data, method, samples_of(method, data)
+
+
+@lru_cache(maxsize=1)
+def _fitted_once(make: MethodFactory) -> tuple[Toy, Method, object]:
+    """Return the planted problem, a method that is fitted on it, and what its `fit` returned."""
+    data, method = planted(), make()
+    return data, method, returned_by_fit(method, data)
 
 
 def _in_batches(method: Method, x: FeatureSet, data: Toy, size: int) -> Tensor:

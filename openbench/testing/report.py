@@ -5,6 +5,7 @@ import linecache
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def _factory(method: type[Method] | Method) -> tuple[Callable[[], Any], type[Met
     except TypeError as error:
         why = f"{cls.__name__} cannot be made without arguments: {error}"
         raise MethodError(f"{why} — give every hyper-parameter a default") from error
-    return cls, cls
+    return partial(cls), cls  # a new object, since checks share what is fitted for the same one
 
 
 def _text(cls: type, error: Exception) -> str:

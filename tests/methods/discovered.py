@@ -27,8 +27,9 @@ Variant = tuple[str, dict[str, Any]]
 # What trains a network at every fit does so in a fraction of a second: fewer and larger steps, on fewer samples; enough
 # of them to tell the planted clusters apart.
 SHORTER = {
-    "dagmm": {"epochs": 5, "learning_rate": 1e-2},
-    "deep_svdd": {"max_train": 32},
+    "cblof": {"max_train": 200},
+    "dagmm": {"epochs": 2, "learning_rate": 1e-2},
+    "deep_svdd": {"max_train": 16},
     "opengan": {"epochs": 5, "epoch": 5, "every": 1, "lr": 5e-4, "_space_": {"epoch": [4, 5]}},
 }
 

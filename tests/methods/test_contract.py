@@ -32,9 +32,6 @@ KNOWN_FAILURES: dict[tuple[str, str], dict[str, str]] = {
     },
     ("rankfeat", "rankfeat"): {"check_separates_planted_clusters": RANK_ONE},
     ("rankfeat", "rankfeat[solver=power]"): {"check_separates_planted_clusters": RANK_ONE},
-    ("cblof", "cblof"): {
-        "check_refit_equals_fresh_fit": "it divides clusters into large and small, and refuses these of equal size"
-    },
 }
 
 
