@@ -60,13 +60,15 @@ def foreign_sources(*parts: object) -> dict[str, str]:
         *parts: methods, trainings, backbones, data sources, or classes and functions.
     """
     sources: dict[str, str] = {}
+    starts: dict[str, Path] = {}
     codes: dict[str, dict[str, Code]] = defaultdict(dict)
     for part in parts:
         for code in _code_behind(part):
             codes[code.__module__][code.__qualname__] = code
-            if file_of(code) is None and _top(code.__module__) != OURS:
+            if (file := starts.get(code.__module__) or file_of(code)) is not None:
+                starts[code.__module__] = file
+            elif _top(code.__module__) != OURS:
                 sources[f"{code.__module__}.{code.__qualname__}"] = f"unknown {_nonce(part)}"
-    starts = modules_of(*parts)
     libraries = {name: file for name, file in starts.items() if _top(name) in _VERSIONED}
     sources |= {f"version of {top}": installed(top) or "not installed" for top in map(_top, libraries)}
     foreign = libraries | closure({k: file for k, file in starts.items() if _top(k) not in (OURS, *_VERSIONED)})

@@ -4,6 +4,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -360,7 +361,7 @@ class TrainingJob:
             **code_digests("openbench.training.loop._loop", self.method, self.backbone, data=data),
         }
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Names the checkpoint: equal digests, equal weights up to rounding."""
         return digest(self.identity())
