@@ -4,13 +4,18 @@ import numpy as np
 import pytest
 import torch
 
+from openbench.config.build import build
+from openbench.config.folders import shipped
 from openbench.core.benchmark import canonical
+from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig, arranged, class_split
 from openbench.data.build import build_benchmark
+from openbench.data.dataset import SetConfig
 from openbench.data.loading import batches
 from openbench.data.manifests import load_classes, load_manifest
 from openbench.errors import ConfigError, DataError
 from openbench.paths import config_dir
+from openbench.training.recipe import Recipe
 
 BENCHMARKS = sorted(path.stem for path in config_dir().glob("benchmark/*.yaml"))
 
@@ -24,7 +29,7 @@ def test_a_benchmark_yaml_opens_with_its_command_and_leaves_nothing_open():
     assert [name for name, text in texts.items() if not text.startswith(head) or "???" in text] == []
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", BENCHMARKS, scope="module")
 def test_a_benchmark_declares_exactly_the_sets_that_it_has(name, composed):
     node = composed(f"+benchmark={name}")
     found = arranged(node)
@@ -36,7 +41,7 @@ def test_a_benchmark_declares_exactly_the_sets_that_it_has(name, composed):
     assert found["name"] == (name if chosen is None else f"{name}_{chosen}")
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize("name", BENCHMARKS, scope="module")
 def test_the_classes_of_a_benchmark_meet_only_where_it_says_so(name, composed):
     """Without any data: the lists alone must keep what `build_benchmark` would check."""
     node = composed(f"+benchmark={name}")
@@ -55,6 +60,28 @@ def test_the_classes_of_a_benchmark_meet_only_where_it_says_so(name, composed):
         for c in names[a] & names[b]
     }
     assert met == set(node["known_overlap"])
+
+
+@pytest.mark.parametrize("name", BENCHMARKS, scope="module")
+def test_the_outliers_that_a_benchmark_names_have_no_class_that_it_tests(name, composed_whole):
+    """Without any data: the lists alone must keep what `with_outliers` checks."""
+    nodes = composed_whole(f"+benchmark={name}")
+    named = [nodes["outliers"]] if "outliers" in nodes else []
+    if name.startswith("cifar10"):
+        named.append(shipped("dataset", "imagenet_outliers"))
+    known = {canonical(c) for c in nodes["benchmark"].get("known_overlap") or ()}
+    for node in named if name != "cifar10_small" else named[:1]:
+        classes = {canonical(c) for c in SetConfig.from_node(node, "outliers").listing().class_names()}
+        assert not classes & {canonical(c) for c in BenchmarkConfig.parse(nodes["benchmark"]).class_names}
+        for entry in BenchmarkConfig.parse(nodes["benchmark"]).sets:
+            if entry.role in (Role.OOD_VAL, Role.NEAR, Role.FAR):
+                of = {canonical(c) for c in entry.config.listing().class_names()}
+                assert not classes & of - known, entry.path
+
+
+@pytest.mark.parametrize("name", BENCHMARKS, scope="module")
+def test_the_recipe_of_a_benchmark_can_be_built(name, composed_whole):
+    assert isinstance(build(composed_whole(f"+benchmark={name}")["training"]["recipe"]), Recipe)
 
 
 def test_full_spectrum_adds_csid_sets_to_the_benchmark_and_changes_nothing_else(composed):

@@ -4,18 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from openbench.core.benchmark import canonical
 from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig
 from openbench.data.build import outliers_name, with_outliers
 from openbench.data.checking.verify import verify_node
-from openbench.data.dataset import SetConfig
 from openbench.errors import DataError, LeakageError
-from openbench.paths import config_dir
 
 from .test_verify import benchmark, parts, split  # noqa: F401  (a fixture)
-
-BENCHMARKS = sorted(path.stem for path in config_dir().glob("benchmark/*.yaml"))
 
 
 @pytest.fixture
@@ -71,23 +66,6 @@ def test_a_check_verifies_them_with_the_benchmark(composed_whole):
     }
     assert checked.pop("ood_train/textures_drawn") == 600
     assert set(checked) == {s.where for s in verify_node(BenchmarkConfig.parse(nodes["benchmark"])).splits}
-
-
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_the_outliers_that_a_benchmark_names_have_no_class_that_it_tests(name, composed_whole):
-    """Without any data: the lists alone must keep what `with_outliers` checks."""
-    nodes = composed_whole(f"+benchmark={name}")
-    named = [nodes["outliers"]] if "outliers" in nodes else []
-    if name.startswith("cifar10"):
-        named.append(composed_whole(f"+benchmark={name}", "dataset@outliers=imagenet_outliers")["outliers"])
-    known = {canonical(c) for c in nodes["benchmark"].get("known_overlap") or ()}
-    for node in named if name != "cifar10_small" else named[:1]:
-        classes = {canonical(c) for c in SetConfig.from_node(node, "outliers").listing().class_names()}
-        assert not classes & {canonical(c) for c in BenchmarkConfig.parse(nodes["benchmark"]).class_names}
-        for entry in BenchmarkConfig.parse(nodes["benchmark"]).sets:
-            if entry.role in (Role.OOD_VAL, Role.NEAR, Role.FAR):
-                of = {canonical(c) for c in entry.config.listing().class_names()}
-                assert not classes & of - known, entry.path
 
 
 def test_benchmarks_name_the_published_outliers_and_small_ones_need_no_download(composed_whole):
