@@ -96,7 +96,7 @@ TRAININGS = list(zip(FILES, itertools.cycle(["cross_entropy", "logitnorm", "outl
 
 @pytest.mark.parametrize(("name", "training"), TRAININGS)
 def test_an_augmentation_of_the_group_joins_any_training_and_has_the_defaults_of_its_class(name: str, training) -> None:
-    typed = ["+benchmark=digits", f"training={training}", f"+augment={name}"]
+    typed = ["+benchmark=openset_digits", f"training={training}", f"+augment={name}"]
     node = scientific(compose("train", typed), {"augment": name, "training": training}, "train")["training"]
     recipe = build(node, "training").recipe
     assert recipe.epochs == 20, "what the benchmark overrides stays"
