@@ -17,8 +17,8 @@ from openbench.results.records.store import RecordStore
 from .features.feature_toys import toy_backbone
 from .tiny_clip import NAME, backbone, library, weights
 
-DIGITS = ["+benchmark=digits", "~benchmark.csid", "~benchmark.ood_train", "~benchmark.far.patches"]
-DIGITS += [f"+benchmark.{place}.limit=20" for place in ("id.val", "id.test", "near.eight", "near.nine", "far.noise")]
+DIGITS = ["+benchmark=digits", "~benchmark.csid", "~benchmark.ood_train", "~benchmark.far", "~benchmark.near.nine"]
+DIGITS += [f"+benchmark.{place}.limit=20" for place in ("id.val", "id.test", "near.eight")]
 DIGITS += ["~benchmark.ood_val", "tune=none", "metrics.families=[ranking]", "metrics.replicates=0"]
 DIGITS += ["runtime.progress=false"]
 CLIP = ["backbone=open_clip", f"backbone.model={NAME}"]
