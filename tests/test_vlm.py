@@ -10,7 +10,9 @@ from openbench.detect.saved import load_detector
 from openbench.engine.compatibility import refuse_missing_parts
 from openbench.engine.run import RunSpec
 from openbench.engine.tune import Tuning
-from openbench.errors import NotApplicableError
+from openbench.errors import ConfigError, DataError, NotApplicableError
+from openbench.methods.cover import CoVer
+from openbench.methods.msp import MSP
 from openbench.methods.prompts import EOE, NegLabel
 from openbench.results.records.store import RecordStore
 
@@ -34,12 +36,11 @@ def run(tmp_path_factory, tmp_path, monkeypatch):
 
     seen = set[str]()
 
-    def act(*arguments: str, code: int = 0) -> ResultRecord | None:
-        assert main(["run", *DIGITS, *CLIP, f"backbone.weights={weights()}", *arguments]) == code
-        new = [record for record in RecordStore(tmp_path / "results") if record.run_id not in seen]
-        seen.update(record.run_id for record in new)
-        assert len(new) == (code == 0)
-        return new[0] if new else None
+    def act(*arguments: str) -> ResultRecord:
+        assert main(["run", *DIGITS, *CLIP, f"backbone.weights={weights()}", *arguments]) == 0
+        (new,) = [record for record in RecordStore(tmp_path / "results") if record.run_id not in seen]
+        seen.add(new.run_id)
+        return new
 
     return act
 
@@ -92,9 +93,9 @@ def test_a_backbone_without_a_text_tower_is_refused_by_the_methods_name():
         refuse_missing_parts(toy_backbone(), NegLabel(), "neglabel")
 
 
-def test_a_list_that_is_not_there_is_named(run, capsys):
-    run("method=neglabel", "method.nouns=wordnet_noun", code=2)
-    assert "word list 'wordnet_noun' not found; did you mean 'wordnet_nouns'?" in capsys.readouterr().err
+def test_a_list_that_is_not_there_is_named():
+    with pytest.raises(DataError, match=r"word list 'wordnet_noun' not found; did you mean 'wordnet_nouns'\?"):
+        _ = RunSpec(None, backbone(), NegLabel("wordnet_noun"), "neglabel", {}, Tuning("none")).texts
 
 
 LEARN = ["backbone.prompt_learning.context=2", "backbone.prompt_learning.shots=3", "backbone.prompt_learning.epochs=2"]
@@ -116,7 +117,7 @@ def test_learnt_prompts_are_a_head_that_every_method_reads(run):
 
 def test_heads_on_the_features_of_the_image_tower_cost_one_pass_together(run):
     zero_shot = run("method=mls")
-    first = run("backbone.head=linear_probe", "method=mls")
+    first = run("backbone.head=linear_probe", "method=odin")  # by gradients through the tower and the new head
     assert first.backbone["head"]["kind"] == "linear_probe"
     accuracy = [record.metrics["id"]["accuracy"] for record in (zero_shot, first)]
     assert accuracy[0] < 0.3 < 0.6 < accuracy[1], "random towers know no names, and their features still tell digits"
@@ -124,17 +125,19 @@ def test_heads_on_the_features_of_the_image_tower_cost_one_pass_together(run):
     assert other.backbone["head"]["kind"] == "knn"
     assert other.provenance["passes"] == 0
     assert other.metrics["id"]["accuracy"] > accuracy[0]
-    run("backbone.head=linear_probe", "method=odin")  # by gradients through the tower and the new head
 
 
-def test_copies_cost_one_pass_each_and_are_kept(run, capsys):
+def test_copies_cost_one_pass_each_and_are_kept(run):
     copies = ["method=cover", "method.kinds=[brightness]", "method.severities=[1,2]"]
     first = run(*copies)
     images = sum(c["n"] for name, c in first.counts.items() if not name.startswith("id_train"))
     assert first.provenance["passes"] in (2 * images, 3 * images)  # the clean ones may be there
     assert run(*copies, "method.base.temperature=0.01").provenance["passes"] == 0
-    run("method=cover", "method.kinds=[fogs]", code=2)
-    assert "method 'cover': corruption — found 'fogs', allowed: gaussian_noise" in capsys.readouterr().err
+
+
+def test_a_kind_of_copies_that_does_not_exist_is_named():
+    with pytest.raises(ConfigError, match="method 'cover': corruption — found 'fogs', allowed: gaussian_noise"):
+        refuse_missing_parts(toy_backbone(), CoVer(MSP(), ["fogs"], [1]), "cover")
 
 
 def test_a_detector_by_text_is_kept_as_a_graph(tmp_path):
