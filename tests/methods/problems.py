@@ -78,7 +78,7 @@ def problem(kind: str = "rectified", n: int = 600) -> Problem:
 
     Args:
         kind: `rectified` (C = 6, features ≥ 0), `signed` (not rectified), `hot` (logits × 30: float32 softmax
-            saturates), `two_classes`, `many_classes` (C = 1000: most have no sample or one), `dead` (four constant and
+            saturates), `two_classes`, `many_classes` (C = 400: most have no sample or one), `dead` (four constant and
             three duplicated features).
         n: samples per split.
     """
@@ -88,7 +88,7 @@ def problem(kind: str = "rectified", n: int = 600) -> Problem:
 
 @cache
 def _drawn(kind: str, n: int) -> Problem:
-    c = {"two_classes": 2, "many_classes": 1000}.get(kind, 6)
+    c = {"two_classes": 2, "many_classes": 400}.get(kind, 6)
     rng = np.random.default_rng(0)
     centres = 1.2 * rng.normal(size=(c, 24)) + 0.5
     scale = 30 if kind == "hot" else 1
@@ -143,7 +143,7 @@ def equals(
 ) -> Callable[[Callable[[Problem, Any], ArrayLike]], Callable[..., None]]:
     """Make a formula a test: of a problem and a fitted method, it returns what the first test samples score.
 
-    A formula sees a hundred of them, which the method scores among all.
+    A formula sees fifty of them, which the method scores among all.
 
     Args:
         methods: each is tested on each kind of problem.
@@ -160,7 +160,7 @@ def equals(
         def test(kind: str, method: Method) -> None:
             data = make(kind, many if many and kind == "many_classes" else n)
             found = scores(method, data)
-            expected = formula(replace(data, test=data.test[:100]), method)
+            expected = formula(replace(data, test=data.test[:50]), method)
             assert_equal(found[: len(expected)], expected, rtol)
 
         return test
