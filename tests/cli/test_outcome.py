@@ -12,7 +12,8 @@ from openbench.errors import DataError, NotApplicableError
 @pytest.fixture
 def sweep(tmp_path):
     """A sweep of nine jobs, of which none has begun."""
-    found = Sweep(tmp_path, "run", ("+benchmark=digits", "seed=range(9)"), ("seed",), [f"seed={n}" for n in range(9)])
+    jobs = [f"seed={n}" for n in range(9)]
+    found = Sweep(tmp_path / "sweep", "run", ("+benchmark=digits", "seed=range(9)"), ("seed",), jobs)
     found.write()
     return found
 
@@ -22,21 +23,16 @@ def ended(sweep, job, status="written", seconds=10.0):
     Outcome(code, f"{status} it", status, {"near": 0.875}, job, f"seed={job}", seconds).write(sweep.folder)
 
 
-def test_every_line_of_a_sweep_tells_its_job_apart(engine, capsys):
-    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp", "seed=0,1", "tune=none"]) == 0
-    shown = capsys.readouterr()
-    starts = [line.split(",")[0] for line in shown.err.splitlines() if line.startswith("job ")]
-    expected = [("knn", 0), ("knn", 1), ("msp", 0), ("msp", 1)]
-    assert starts == [f"job {i} of 4 (method={m} seed={s})" for i, (m, s) in enumerate(expected, 1)]
-    ends = [line.split(",")[0] for line in shown.out.splitlines() if "records/" in line]
-    assert ends == [f"digits {m} seed={s}" for m, s in expected]
-
-
-def test_a_sweep_ends_in_a_table_of_what_it_made_on_stdout(engine, capsys, monkeypatch):
+def test_a_sweep_ends_in_a_table_of_every_combination_and_skips_what_is_made_for_other_networks(
+    engine, capsys, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "120")
-    engine.broken["knn"] = NotApplicableError("no such layer")
-    assert main(["run", "-m", "+benchmark=digits,letters", "method=knn,msp", "backbone=tiny"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    engine.broken["knn"] = NotApplicableError("backbone 'tiny' has no layer 'confidence'")
+    assert main(["run", "-m", "+benchmark=digits,letters", "method=glob(*)", "backbone=tiny"]) == 0
+    ran = [(config["benchmark"]["name"], config["method"]["_name_"]) for _, config, _ in engine.asked]
+    assert ran == [(b, m) for b in ("digits", "letters") for m in ("knn", "msp")]
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
     rows = [line.split() for line in lines[lines.index("sweep · run backbone=tiny") + 2 :] if line]
     assert rows[0] == ["job", "what", "near", "AUROC", "↑", "far", "AUROC", "↑", "status"]
     assert rows[2:] == [
@@ -45,6 +41,9 @@ def test_a_sweep_ends_in_a_table_of_what_it_made_on_stdout(engine, capsys, monke
         ["3", "benchmark=letters", "method=knn", "–", "–", "not", "applicable"],
         ["4", "benchmark=letters", "method=msp", "87.50", "93.75", "written"],
     ]
+    assert "sweep: 4 jobs, 2 done, 0 failed, 2 skipped: not applicable" in err
+    skipped = "skipped: not applicable — backbone 'tiny' has no layer 'confidence'"
+    assert f"job 1 of 4 (benchmark=digits method=knn): {skipped}" in err
 
 
 def test_time_left_is_the_mean_of_what_was_computed_times_what_is_not(sweep):
@@ -59,47 +58,49 @@ def test_time_left_is_the_mean_of_what_was_computed_times_what_is_not(sweep):
     assert sweep.left() == ", about 2 min left"  # two at a time
 
 
-def test_a_sweep_goes_on_after_a_job_that_names_a_file_outside_utf_8(engine, capsys):
-    engine.broken["knn"] = DataError("image 'a\udcff.png' cannot be read")
-    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp"]) == 2
-    assert "sweep: 2 jobs, 1 done, 1 failed (" in capsys.readouterr().err
-
-
 def test_status_reads_sweeps_of_earlier_versions(sweep):
     (sweep.folder / "outcomes").mkdir()
     (sweep.folder / "outcomes" / "0.json").write_text('{"code": 0, "status": "written", "job": 0, "objective": null}')
     assert Sweep.read(sweep.folder).counts() == "1 done, 0 failed, 8 not run"
 
 
-def test_an_error_of_many_jobs_has_its_details_once(engine, capsys):
-    engine.broken["knn"] = DataError("set 'tin' not found — searched 2 places\n  ./here\n  ./there\nput it there")
-    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp", "seed=0,1,2"]) == 2
+def test_a_sweep_goes_on_after_errors_and_ends_in_the_worst_exit_code_and_the_details_of_each_once(engine, capsys):
+    missing = "image 'a\udcff.png' not found — searched 2 places"
+    engine.broken = {"knn": DataError(f"{missing}\n  ./here\n  ./there\nput it there"), "msp": RuntimeError("boom")}
+    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp", "seed=0,1"]) == 2
     err = capsys.readouterr().err
-    assert [line for line in err.splitlines() if "error: " in line] == [
-        f"job {i} of 6 (method=knn seed={i - 1}): error: set 'tin' not found — searched 2 places" for i in (1, 2, 3)
+    told = ["image 'a\\udcff.png' not found — searched 2 places"] * 2 + ["RuntimeError: boom"] * 2
+    jobs = ["method=knn seed=0", "method=knn seed=1", "method=msp seed=0", "method=msp seed=1"]
+    assert [line for line in err.splitlines() if ": error: " in line] == [
+        f"job {i} of 4 ({job}): error: {what}" for i, (job, what) in enumerate(zip(jobs, told, strict=True), 1)
     ]
     assert err.count("./there") == 1
-    assert "failed, exit 2, jobs 1-3: set 'tin' not found — searched 2 places\n  ./here" in err
+    assert f"failed, exit 2, jobs 1-2: {told[0]}\n  ./here" in err
+    assert "failed, exit 1, jobs 3-4: RuntimeError: boom" in err
+    assert "sweep: 4 jobs, 0 done, 4 failed (" in err
 
 
-def test_an_interrupted_sweep_ends_in_what_is_missing(engine, capsys):
+def test_an_interrupted_sweep_tells_its_jobs_apart_and_ends_in_what_is_missing(engine, capsys):
     engine.broken["msp"] = KeyboardInterrupt()
-    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp", "seed=0,1,2"]) == 130
-    shown = capsys.readouterr()
-    counts = "sweep: 6 jobs, 3 done, 0 failed, 1 not ended, 2 not run; the same command goes on ("
-    assert counts in shown.err
-    rows = [line.split()[-1] for line in shown.out.splitlines() if line.startswith(tuple(f" {n} " for n in range(7)))]
-    assert rows == ["written"] * 3 + ["ended", "run", "run"]
+    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp", "seed=0,1", "tune=none"]) == 130
+    out, err = capsys.readouterr()
+    starts = [line.split(",")[0] for line in err.splitlines() if line.startswith("job ")]
+    begun = ["method=knn seed=0", "method=knn seed=1", "method=msp seed=0"]
+    assert starts == [f"job {i} of 4 ({job})" for i, job in enumerate(begun, 1)]
+    ends = [line.split(",")[0] for line in out.splitlines() if "records/" in line]
+    assert ends == ["digits knn seed=0", "digits knn seed=1"]
+    assert "sweep: 4 jobs, 2 done, 0 failed, 1 not ended, 1 not run; the same command goes on (" in err
+    rows = [line.split()[-1] for line in out.splitlines() if line.startswith(tuple(f" {n} " for n in range(5)))]
+    assert rows == ["written"] * 2 + ["ended", "run"]
 
 
-def test_status_lists_sweeps_and_says_what_became_of_the_jobs_of_one(engine, capsys, tmp_path):
+def test_status_lists_sweeps_and_says_what_became_of_the_jobs_of_one(here, capsys):
     assert main(["sweep", "status"]) == 0
     assert "no sweep below" in capsys.readouterr().out
-    engine.broken["knn"] = DataError("no data")
-    typed = ["+benchmark=digits", "method=knn,msp"]
-    main(["run", "-m", *typed])
-    capsys.readouterr()
-    [folder] = (tmp_path / "cache" / "sweeps").iterdir()
+    folder, jobs = here / "cache" / "sweeps" / "one", ["method=knn", "method=msp"]
+    Sweep(folder, "run", ("+benchmark=digits", "method=knn,msp"), ("method",), jobs).write()
+    Outcome(2, "no data", "failed", {}, 0, jobs[0]).write(folder)
+    Outcome(0, "written it", "written", {}, 1, jobs[1]).write(folder)
     (folder.parent / "of_another_version").mkdir()
     (folder.parent / "of_another_version" / "sweep.json").write_text('{"jobs": 3}')
     assert main(["sweep", "status"]) == 0
@@ -118,11 +119,11 @@ def test_status_lists_sweeps_and_says_what_became_of_the_jobs_of_one(engine, cap
     assert "is not the folder of a sweep" in capsys.readouterr().err
 
 
-def test_a_sweep_in_a_folder_of_the_users_naming_forgets_what_lay_there(engine, capsys, tmp_path):
-    where = f"hydra.sweep.dir={tmp_path / 'mine'}"
-    assert main(["run", "-m", "+benchmark=digits", "seed=0,1,2", where]) == 0
-    assert main(["run", "-m", "+benchmark=digits", "seed=0,1", where]) == 0
-    assert "sweep: 2 jobs, 2 done, 0 failed (" in capsys.readouterr().err.splitlines()[-1]
+def test_a_sweep_in_a_folder_of_the_users_naming_forgets_what_lay_there(engine, sweep, capsys):
+    ended(sweep, 1, "failed")
+    assert main(["run", "-m", "+benchmark=digits", "seed=0", f"hydra.sweep.dir={sweep.folder}"]) == 0
+    assert "sweep: 1 jobs, 1 done, 0 failed (" in capsys.readouterr().err.splitlines()[-1]
+    assert not (sweep.folder / "outcomes" / "1.json").exists()
 
 
 def test_a_sweep_that_cannot_begin_leaves_the_folder_that_it_was_given_as_it_is(engine, capsys, tmp_path):

@@ -6,7 +6,8 @@ import pytest
 
 from openbench.__main__ import main
 from openbench.cli.app import COMMANDS, app
-from openbench.errors import DataError, MethodError, NotApplicableError
+from openbench.compose.config import jobs
+from openbench.errors import MethodError, NotApplicableError
 
 
 def files_below(folder):
@@ -41,30 +42,14 @@ def test_scientific_config_does_not_depend_on_runtime(engine):
     assert first == second
 
 
-def test_multirun_runs_every_combination(engine):
-    assert main(["run", "-m", "+benchmark=digits,letters", "method=glob(*)"]) == 0
-    ran = [(config["benchmark"]["name"], config["method"]["_name_"]) for _, config, _ in engine.asked]
-    assert sorted(ran) == [(b, m) for b in ("digits", "letters") for m in ("knn", "msp")]
-
-
-def test_the_exit_code_of_a_sweep_is_the_worst(engine):
-    engine.broken = {"knn": RuntimeError("boom"), "msp": DataError("set 'tin' not found")}
-    assert main(["run", "-m", "+benchmark=digits", "method=knn"]) == 1
-    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp"]) == 2
-
-
-def test_a_sweep_skips_methods_that_are_made_for_other_networks(engine, capsys):
+def test_a_method_that_is_made_for_other_networks_is_an_error_of_a_run(engine):
     engine.broken["knn"] = NotApplicableError("backbone 'tiny' has no layer 'confidence'")
-    assert main(["run", "-m", "+benchmark=digits", "method=knn,msp"]) == 0
-    err = capsys.readouterr().err
-    assert "sweep: 2 jobs, 1 done, 0 failed, 1 skipped: not applicable" in err
-    assert "job 1 of 2 (method=knn): skipped: not applicable — backbone 'tiny' has no layer 'confidence'" in err
     assert main(["run", "+benchmark=digits", "method=knn"]) == 2
 
 
 def test_a_run_leaves_no_file_behind_and_a_sweep_writes_below_the_cache_only(engine, tmp_path):
     assert main(["run", "+benchmark=digits"]) == 0
-    main(["run", "-m", "+benchmark=digits", "method=knn,msp", f"runtime.cache={tmp_path / 'other'}"])
+    main(["run", "-m", "+benchmark=digits", f"runtime.cache={tmp_path / 'other'}"])
     assert files_below(tmp_path / "work") == files_below(tmp_path / "cache") == []
     assert {name.split("/")[0] for name in files_below(tmp_path / "other")} == {"sweeps"}
 
@@ -78,8 +63,12 @@ def test_progress_and_details_go_to_stderr_as_asked_for(engine, capsys, words, p
     printed = capsys.readouterr()
     assert ("scoring msp" in printed.err, "as typed in full: " in printed.err) == (progress, details)
     assert "scoring msp" not in printed.out
-    main(["run", "-m", "+benchmark=digits", "seed=0,1", *words])
-    assert ("job 2 of 2 (seed=1)" in capsys.readouterr().err) == ("-q" not in words)
+
+
+@pytest.mark.parametrize(("word", "named"), [("runtime.progress=false", True), ("-q", False)])
+def test_a_sweep_names_its_jobs_unless_it_is_to_be_quiet(engine, capsys, word, named):
+    main(["run", "-m", "+benchmark=digits", word])
+    assert ("job 1 of 1" in capsys.readouterr().err) == named
 
 
 def test_bad_input_is_one_message_and_an_internal_error_has_its_traceback(engine, capsys):
@@ -111,7 +100,10 @@ def test_help_composes_without_a_benchmark_and_its_commands_work(engine, capsys,
     examples = [line.split("openbench ")[1] for line in lines if line.startswith("python -m openbench")][:3]
     assert len(examples) == 3
     for example in examples:
-        assert main([part.strip("'") for part in example.replace("='glob", "=glob").split()]) == 0, example
+        name, *words = [part.strip("'") for part in example.replace("='glob", "=glob").split()]
+        *others, last = jobs([word for word in words if word != "-m"], None)
+        assert bool(others) == ("-m" in words), example
+        assert main([name, *last]) == 0, example
 
 
 def test_cfg_prints_the_config_instead_of_running(engine, capsys):
@@ -165,8 +157,8 @@ def test_a_typed_search_path_is_searched_beside_the_config_dir(engine, tmp_path,
         (tmp_path / folder / "method").mkdir(parents=True)
         (tmp_path / folder / "method" / f"{name}.yaml").write_text(f"_target_: {folder}.Method\n")
     folders = ["--config-dir", str(tmp_path / "a"), f"hydra.searchpath=[file://{tmp_path / 'b'}]"]
-    for name in ("one", "two"):
-        assert main(["run", *sweep, *folders, "+benchmark=digits", f"method={name}"]) == 0
+    for names in ["one,two"] if sweep else ["one", "two"]:
+        assert main(["run", *sweep, *folders, "+benchmark=digits", f"method={names}"]) == 0
     assert [config["method"]["_target_"] for _, config, _ in engine.asked] == ["a.Method", "b.Method"]
 
 

@@ -1,10 +1,7 @@
 """What a sweep over benchmarks can be told, and what it composes."""
 
-import shutil
-
 import pytest
 
-from openbench import paths
 from openbench.__main__ import main
 from openbench.compose.config import jobs
 
@@ -37,11 +34,11 @@ def test_values_reach_the_jobs_of_a_sweep_as_they_reach_one_job(engine, configs)
     (configs / "backbone" / "tiny.yaml").write_text("".join(f"v{n}: none\n" for n in range(len(VALUES))))
     typed = ["+benchmark=digits", *(f"backbone.v{n}={value}" for n, value in enumerate(VALUES))]
     assert main(["run", *typed]) == 0
-    assert main(["run", "-m", *typed, "seed=0,1"]) == 0
+    assert main(["run", "-m", *typed]) == 0
     nodes = [config["backbone"] for _, config, _ in engine.asked]
-    alone, *swept = [[(type(node[f"v{n}"]), node[f"v{n}"]) for n in range(len(VALUES))] for node in nodes]
+    alone, swept = [[(type(node[f"v{n}"]), node[f"v{n}"]) for n in range(len(VALUES))] for node in nodes]
     assert "none" not in [found for _, found in alone]
-    assert swept == [alone, alone]
+    assert swept == alone
 
 
 def test_jobs_are_every_combination_the_last_key_changing_first(configs):
@@ -51,11 +48,11 @@ def test_jobs_are_every_combination_the_last_key_changing_first(configs):
 
 def test_a_glob_over_methods_leaves_out_those_that_score_a_stream(engine, configs, capsys):
     write(configs / "method/oodd.yaml", "_target_: toy.OODD\n_stream_: {orders: 5}")
-    assert main(["run", "-m", "+benchmark=digits", "method=glob(*)"]) == 0
-    assert ran(engine, "method") == [("knn",), ("msp",)]
+    assert main(["run", "-m", "+benchmark=digits", "method=glob(*,exclude=m*)"]) == 0
+    assert ran(engine, "method") == [("knn",)]
     assert capsys.readouterr().err.count("skipped: oodd, which score a stream of images: name them to run them\n") == 1
-    assert main(["run", "-m", "+benchmark=digits", "method=knn,oodd"]) == 0
-    assert ran(engine, "method")[2:] == [("knn",), ("oodd",)]
+    assert main(["run", "-m", "+benchmark=digits", "method=oodd"]) == 0
+    assert ran(engine, "method")[1:] == [("oodd",)]
 
 
 @pytest.mark.parametrize(
@@ -72,37 +69,27 @@ def test_a_sweep_without_a_list_of_jobs_is_refused(engine, tmp_path, capsys, wor
     assert engine.asked == []
 
 
-SHIPPED = paths.config_dir()
-
-
 @pytest.fixture
-def rebench(engine, configs):
-    """The shipped benchmarks of groups, with what they refer to, in the toy config folder."""
-    for pattern in ("benchmark/rebench_*.yaml", "dataset/*.yaml", "backbone/torchvision_resnet18_finetuned.yaml"):
-        for file in SHIPPED.glob(pattern):
-            target = configs / file.relative_to(SHIPPED)
-            target.parent.mkdir(exist_ok=True)
-            shutil.copy(file, target)
-    return engine
+def groups(configs):
+    """A benchmark of groups beside the toy benchmarks, which names those that `-m` runs."""
+    text = """
+        # @package _global_
+        benchmark: {name: "groups_${benchmark.group}", group: a_vs_b}
+        hydra: {sweeper: {params: {benchmark.group: "a_vs_b, b_vs_a"}}}
+    """
+    write(configs / "benchmark/groups.yaml", text)
 
 
-def asked(engine):
-    return [(config["benchmark"]["name"], config["method"]["_name_"]) for _, config, _ in engine.asked]
+@pytest.mark.usefixtures("groups")
+def test_a_sweep_runs_every_group_with_every_method_unless_groups_are_named(engine, capsys):
+    assert main(["run", "-m", "+benchmark=groups", "method=msp"]) == 0
+    assert ran(engine, "benchmark", "method") == [("groups_a_vs_b", "msp"), ("groups_b_vs_a", "msp")]
+    assert "sweep: 2 jobs, 2 done, 0 failed (" in capsys.readouterr().err
+    assert main(["run", "-m", "+benchmark=groups", "benchmark.group=c_vs_d"]) == 0
+    assert ran(engine, "benchmark")[2:] == [("groups_c_vs_d",)]
 
 
-def test_a_sweep_runs_every_group_with_every_method(rebench, capsys):
-    assert main(["run", "-m", "+benchmark=rebench_case3", "method=msp"]) == 0
-    sets = ("tiny_imagenet", "fashion_mnist", "kmnist", "places365", "textures")
-    groups = [f"rebench_case3_{s}_vs_{'+'.join(o for o in sets if o != s)}" for s in sets]
-    assert sorted(asked(rebench)) == sorted((group, "msp") for group in groups)
-    assert "sweep: 5 jobs, 5 done, 0 failed (" in capsys.readouterr().err
-
-
-def test_groups_named_on_the_command_line_are_the_only_ones(rebench):
-    assert main(["run", "-m", "+benchmark=rebench_case1", "benchmark.group=kmnist_vs_textures"]) == 0
-    assert asked(rebench) == [("rebench_case1_kmnist_vs_textures", "msp")]
-
-
-def test_without_a_sweep_there_is_one_group(rebench):
-    assert main(["run", "+benchmark=rebench_case2", "method=msp"]) == 0
-    assert asked(rebench) == [("rebench_case2_tiny_imagenet+kmnist+places365_vs_fashion_mnist+textures", "msp")]
+@pytest.mark.usefixtures("groups")
+def test_without_a_sweep_there_is_one_group(engine):
+    assert main(["run", "+benchmark=groups", "method=msp"]) == 0
+    assert ran(engine, "benchmark") == [("groups_a_vs_b",)]
