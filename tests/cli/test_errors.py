@@ -157,6 +157,7 @@ def test_a_users_yaml_that_cannot_be_composed(engine, configs, capsys, text, exp
 def test_nodes_that_a_command_does_not_read_are_refused(engine, capsys):
     message = said(capsys, "train", "+benchmark=digits", "method=knn")
     assert message == "`train` does not depend on method, found method=knn — leave it out, or give it to `run`"
+    assert "config has no key 'attack'" in said(capsys, "train", "+benchmark=digits", "+attack.name=fgsm")
 
 
 def raised(act) -> BaseException:
