@@ -5,7 +5,6 @@ import resource
 import shutil
 import signal
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +12,9 @@ import pytest
 
 from .conftest import PETS, ROOMS, RUN, Job, Place
 
-SWEEP = ("run", "-m", *PETS, "method=mls,msp", "tune=none", "metrics.replicates=20")
+OTHERS = ("mls", "msp")
+OF_OTHERS = (*PETS, "tune=none", "metrics.replicates=20")
+SWEEP = ("run", "-m", *OF_OTHERS, f"method={','.join(OTHERS)}")
 
 
 def up_to(size: int) -> None:
@@ -112,47 +113,38 @@ def test_a_changed_byte_in_a_record_or_its_scores_gives_no_other_table(
         path.write_bytes(content)
 
 
-def at_each_change(folder: Path, act: Callable[[int], object]) -> None:
-    """Have this process call `act(n)` before it gives or takes the n-th name of a file below cache and results."""
-    roots, count = tuple(str(folder / room) for room in ROOMS), 0
+def kill_before(folder: Path, name: str) -> None:
+    """Have this process killed before it gives or takes a name of a file or folder below cache and results."""
+    roots = tuple(str(folder / room) for room in ROOMS)
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
-        nonlocal count
-        if event in ("os.rename", "os.link", "os.remove", "os.mkdir") and str(arguments[0]).startswith(roots):
-            count += 1
-            act(count)
+        changes = event in ("os.rename", "os.link", "os.remove", "os.mkdir") and str(arguments[0]).startswith(roots)
+        if changes and name in str(arguments[0]):
+            os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
 
 
-def kill_at(last: int, n: int) -> None:
-    """Kill this process before its change `last`."""
-    if n == last:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def note(file: Path, n: int) -> None:
-    """Write down how many changes there were."""
-    file.write_text(str(n))
-
-
-@pytest.mark.parametrize(("command", "shares"), [(RUN, (0.4, 0.9)), (SWEEP, (0.7,))], ids=["run", "sweep"])
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [(RUN, "features.json"), (RUN, "/knn/"), (SWEEP, "/msp/")],
+    ids=["a run at its features", "a run at its record", "a sweep at its second record"],
+)
 def test_a_killed_command_goes_on_when_it_is_given_again(
-    place: Place, command: tuple[str, ...], shares: tuple[float, ...]
+    place: Place, undisturbed: dict[str, bytes], command: tuple[str, ...], name: str
 ) -> None:
+    expected = numbers_of(place, undisturbed)
+    if command == SWEEP:
+        place.reset({file: content for file, content in undisturbed.items() if not file.startswith("results/")})
+        assert [place.run(("run", *OF_OTHERS, f"method={method}")).code for method in OTHERS] == [0, 0]
+        expected = place.numbers
     place.reset({})
-    counted = place.folder / "count"
-    assert place.ended(command, partial(at_each_change, place.folder, partial(note, counted))).code == 0
-    expected, changes = place.numbers, int(counted.read_text())
-    assert changes > 20
-    for share in shares:
-        place.reset({})
-        last = int(share * changes)
-        killed = place.ended(command, partial(at_each_change, place.folder, partial(kill_at, last)))
-        assert killed.code == -signal.SIGKILL
-        again = place.run(command)
-        assert again.code == 0, (last, again)
-        assert place.numbers == expected, last
+    killed = place.ended(command, partial(kill_before, place.folder, name))
+    assert killed.code == -signal.SIGKILL
+    assert len(place.numbers) == len(expected) - 1
+    again = place.run(command)
+    assert again.code == 0, again
+    assert place.numbers == expected
 
 
 def test_two_processes_share_a_cache(place: Place, undisturbed: dict[str, bytes]) -> None:
