@@ -1,8 +1,6 @@
 """`new`: what it writes runs and passes its own test as it is; what cannot be is refused and leaves nothing."""
 
 import io
-import os
-import subprocess
 import sys
 import tomllib
 import zipfile
@@ -15,6 +13,7 @@ from openbench.__main__ import main
 from openbench.cli.commands import new
 from openbench.config import folders
 from openbench.results.records.store import RecordStore
+from tests.forked import Forked
 
 SHORT = ["training.recipe.epochs=1", "metrics.replicates=0", "metrics.correction=simes", "runtime.progress=false"]
 SHORT += ["~benchmark.csid", "~benchmark.near.nine", "~benchmark.far.noise", "benchmark.id.train.limit=60"]
@@ -109,13 +108,13 @@ def test_a_new_package_runs_and_its_version_is_part_of_the_record(inside, packag
     assert "source that is not openbench's: package zz-own-package 0.2.0\n" in capsys.readouterr().out
 
 
-def test_the_generated_tests_pass(written, package):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", ".", str(package[0])]
-    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # whatever else is installed loads for a second
-    alone["PYTHONPATH"] = str(package[0] / "src")
-    done = subprocess.run(command, cwd=written[0], capture_output=True, text=True, env=alone)
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.splitlines()[-1].startswith("10 passed in ")
+def test_the_generated_tests_pass(written, package, tmp_path, monkeypatch):
+    monkeypatch.chdir(written[0])
+    words = ["-q", "-p", "no:cacheprovider", "-W", "error", ".", str(package[0])]
+    # Whatever else is installed would load for a second.
+    tests = Forked(lambda: pytest.main(words), tmp_path / "note", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    _, said = tests.ended()
+    assert said.splitlines()[-1].startswith("10 passed in "), said
 
 
 def test_a_wheel_of_a_new_package_has_its_configs(package, tmp_path):
