@@ -66,10 +66,10 @@ KNOWN = ["+benchmark.table=1_ALOI", "+benchmark.protocol=adbench", "+benchmark.d
 CHOSEN = {
     "benchmark": (["+benchmark={}"], ["benchmark"]),
     "augment": (["+augment={}"], ["training"]),
-    "recipe": (["+benchmark=digits", "recipe@training.recipe={}"], ["training", "recipe"]),
+    "recipe": (["recipe@training.recipe={}"], ["training", "recipe"]),
     **dict.fromkeys(
         ("dataset", "outliers"),
-        (["+benchmark=digits", "+dataset@benchmark.far.it={}", *KNOWN], ["benchmark", "far", "it"]),
+        (["+dataset@benchmark.far.it={}", *KNOWN], ["benchmark", "far", "it"]),
     ),
 }
 
@@ -77,7 +77,7 @@ CHOSEN = {
 @cache
 def composed(group: str, name: str) -> Any:
     """The node of a group's file as a user's command would make it."""
-    words, (first, *rest) = CHOSEN.get(group, (["+benchmark=digits", f"{group}={{}}"], [group]))
+    words, (first, *rest) = CHOSEN.get(group, ([f"{group}={{}}"], [group]))
     node = plain(compose("run", [word.format(name) for word in words]), first)
     for key in rest:
         node = node[key]

@@ -158,11 +158,13 @@ def test_verify_finds_the_same_picture_saved_anew(here, photos, capsys):
 
 
 def test_stats_writes_a_sheet_per_split(here, photos, capsys, monkeypatch):
-    monkeypatch.setattr(contact_sheet, "_ROWS", 1)  # what is on a sheet is tested where it is drawn
+    # What is on a sheet is tested where it is drawn.
+    monkeypatch.setattr(contact_sheet, "draw", lambda split, classes, stats, path: path.write_text(stats))
     assert new() == 0
     assert main(["data", "stats", "mine", "--config-dir", "mine", "--to", "sheets"]) == 0
-    names = {path.name for path in (here / "sheets" / "mine").iterdir()}
-    assert names == {"id_train-mine.png", "id_val-mine.png", "id_test-mine.png", "near-eights.png", "far-nines.png"}
+    sheets = {path.name: path.read_text().partition(": ")[0] for path in (here / "sheets" / "mine").iterdir()}
+    splits = ("id_train/mine", "id_val/mine", "id_test/mine", "near/eights", "far/nines")
+    assert sheets == {f"{split.replace('/', '-')}.png": split for split in splits}
     text = capsys.readouterr().out
     assert "100% grey" in text
     assert "6 classes" in text

@@ -25,7 +25,7 @@ from tests.results.records import make_record
 
 def record_with(*words: str, **of_method) -> ResultRecord:
     """A record of knn on digits with these overrides besides, or other values in its method node."""
-    record = record_of("+benchmark=digits", "method=knn", "tune=none")
+    record = record_of(*typed(method="knn", tune="none"))
     config = {**record.config, "method": {**record.config["method"], **of_method}}
     return replace(record, config=config, config_digest="", overrides=[*record.overrides, *words])
 
@@ -78,10 +78,10 @@ def test_verify_says_which_foreign_code_it_runs(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine/method/near.yaml").write_text("_target_: own_near.Near\n")
     (tmp_path / "own_near.py").write_text("raise ImportError('reached')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    record = record_of("+benchmark=digits", "method=near", folder=tmp_path / "mine")
+    record = record_of(*typed(method="near"), folder=tmp_path / "mine")
     RecordStore(tmp_path / "results").write(record)
-    typed = ["verify", record.run_id, "--results", str(tmp_path / "results"), "--config-dir", str(tmp_path / "mine")]
-    assert main(typed) == 2
+    words = ["verify", record.run_id, "--results", str(tmp_path / "results"), "--config-dir", str(tmp_path / "mine")]
+    assert main(words) == 2
     err = capsys.readouterr().err
     assert "runs code that is not openbench's: own_near.Near" in err
     assert err.index("runs code") < err.index("reached")
@@ -90,17 +90,17 @@ def test_verify_says_which_foreign_code_it_runs(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("value", ["1; touch X; echo", "$(touch X)", "a' b", "x|y"])
 def test_a_printed_command_is_one_command_whatever_the_values(value):
     word = f"method.metric={value}"
-    typed = command(record_with(word))
-    words = shlex.split(typed)
+    line = command(record_with(word))
+    words = shlex.split(line)
     assert words[:4] == ["python", "-m", "openbench", "run"]
-    reparsed = shlex.shlex(typed, posix=True, punctuation_chars=True)
+    reparsed = shlex.shlex(line, posix=True, punctuation_chars=True)
     reparsed.whitespace_split = True
     assert list(reparsed) == words
     assert words[-1] == word
 
 
 def test_a_value_that_cannot_be_seen_gives_no_command(tmp_path, capsys):
-    RecordStore(tmp_path).write(record := record_of("+benchmark=digits", "method=knn", "+method.metric='a\x1b[2J'"))
+    RecordStore(tmp_path).write(record := record_of(*typed(method="knn"), "+method.metric='a\x1b[2J'"))
     assert main(["show", "record", record.run_id, "--results", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out
@@ -128,6 +128,12 @@ def test_only_a_sane_number_of_threads_is_taken_from_a_record(monkeypatch, threa
     assert taken == set_to
 
 
+def typed(**chosen: str) -> list[str]:
+    """Words that choose every file in the order in which a record has them, so that they are composed only once."""
+    files = {"backbone": "resnet8_digits", "training": "cross_entropy", "method": "msp", "tune": "validation"}
+    return [f"+benchmark={chosen.pop('benchmark', 'digits')}", *(f"{k}={v}" for k, v in {**files, **chosen}.items())]
+
+
 def record_of(*words: str, folder: Path | None = None) -> ResultRecord:
     """A record as a run with this command line writes it, as far as the command can be told from it."""
     made = composed("run", list(words), folder)
@@ -145,19 +151,16 @@ def record_of(*words: str, folder: Path | None = None) -> ResultRecord:
 @pytest.mark.parametrize(
     ("words", "spelt"),
     [
-        (["+benchmark=digits", "runtime.workers=2"], "backbone=resnet8_digits training=cross_entropy method=msp"),
         (
-            # A set that is left out, a rate by set, text that needs quotes, and a key that is new.
+            # A set that is left out, a rate by set, text that needs quotes, keys that are new, and outliers.
             [
-                *("+benchmark=cifar10", "~benchmark.far.svhn", "benchmark.incomplete=allow", "backbone=resnet18_cifar"),
-                *("metrics.fpr={tin: 0.1, mnist: 2.5e-3}", "metrics.alphas=[0.1,0.2]", "+training.recipe.ema=0.99"),
-                "backbone.name='my net, 2'",
+                *("+benchmark=digits", "runtime.workers=2", "~benchmark.far.noise", "benchmark.incomplete=allow"),
+                *("metrics.fpr={eight: 0.1, nine: 2.5e-3}", "metrics.alphas=[0.1,0.2]", "+training.recipe.ema=0.99"),
+                *("backbone.name='my net, 2'", "training=udg", "dataset@outliers=noise", "outliers.limit=50"),
+                "+augment=pixmix",
             ],
-            "tune=validation '~benchmark.far.svhn' benchmark.incomplete=allow 'metrics.fpr={tin:0.1,mnist:0.0025}'",
-        ),
-        (
-            ["+benchmark=digits", "training=udg", "dataset@outliers=noise", "outliers.limit=50", "+augment=pixmix"],
-            "tune=validation +augment=pixmix dataset@outliers=noise outliers.limit=50",
+            "backbone=resnet8_digits training=udg method=msp tune=validation +augment=pixmix '~benchmark.far.noise' "
+            "benchmark.incomplete=allow 'metrics.fpr={eight:0.1,nine:0.0025}'",
         ),
         (["+benchmark=digits", "+scorer=published", "training=cider"], "tune=validation +scorer=published"),
         (["+benchmark=adbench", "benchmark.table=wine", "method=mds"], "tune=none benchmark.table=wine"),
@@ -165,9 +168,9 @@ def record_of(*words: str, folder: Path | None = None) -> ResultRecord:
 )
 def test_the_overrides_of_a_record_are_in_one_spelling_and_compose_to_its_config(words, spelt):
     record = record_of(*words)
-    typed = command(record)
-    assert f" {spelt}" in typed
-    program, *rest = shlex.split(typed)[3:]
+    line = command(record)
+    assert f" {spelt}" in line
+    program, *rest = shlex.split(line)[3:]
     assert program == "run"
     assert digest(public(composed("run", rest).config)) == digest(record.config)
     assert composed("run", rest).overrides == record.overrides
@@ -175,14 +178,14 @@ def test_the_overrides_of_a_record_are_in_one_spelling_and_compose_to_its_config
 
 
 def test_outliers_are_left_out_where_the_training_was_shown_none():
-    shown = record_of("+benchmark=digits", "training=udg")
+    shown = record_of(*typed(training="udg"))
     unseen = replace(shown, config={key: node for key, node in shown.config.items() if key != "outliers"})
     assert "outliers" not in again(unseen)
 
 
 def test_the_config_has_its_sets_and_its_grid_in_the_order_of_the_files():
     """A record sorts its keys; a benchmark whose sets come in another order is another one."""
-    record = record_of("+benchmark=cifar10", "method=gen", "backbone=resnet18_cifar")
+    record = record_of(*typed(benchmark="cifar10", method="gen", backbone="resnet18_cifar"))
     config = again(replace(record, config=json.loads(json.dumps(record.config, sort_keys=True))))
     assert list(config["benchmark"]["far"]) == ["mnist", "svhn", "texture", "places365"]
     file = yaml.safe_load((config_dir() / "method" / "gen.yaml").read_text())
@@ -190,7 +193,7 @@ def test_the_config_has_its_sets_and_its_grid_in_the_order_of_the_files():
 
 
 def test_no_command_is_given_where_config_files_say_something_else_now():
-    record = record_of("+benchmark=digits")
+    record = record_of(*typed())
     for wrong in (
         replace(record, config={**record.config, "seed": 1}),
         replace(record, overrides=["+benchmark=digits", "method=gone"]),
@@ -200,7 +203,7 @@ def test_no_command_is_given_where_config_files_say_something_else_now():
 
 
 def test_a_record_without_overrides_says_so():
-    old = replace(record_of("+benchmark=digits"), overrides=(), config_digest="")
+    old = replace(record_of(*typed()), overrides=(), config_digest="")
     assert command(old) == ""
     with pytest.raises(RecordError, match="does not say which overrides made it: an earlier version of openbench"):
         again(old)
@@ -209,7 +212,7 @@ def test_a_record_without_overrides_says_so():
 def test_a_folder_of_ones_own_completes_the_command(tmp_path):
     (tmp_path / "method").mkdir()
     (tmp_path / "method" / "mine.yaml").write_text("_target_: mine.Mine\n")
-    record = record_of("+benchmark=digits", "method=mine", folder=tmp_path)
+    record = record_of(*typed(method="mine"), folder=tmp_path)
     assert command(record, tmp_path).endswith(f"method=mine tune=validation --config-dir {tmp_path}")
     assert again(record, tmp_path)["method"]["_target_"] == "mine.Mine"
 
@@ -220,12 +223,12 @@ def test_a_file_called_default_is_left_out_only_where_it_is_what_nothing_typed_m
 
 
 def test_showing_a_record_ends_in_its_origin_and_the_commands(tmp_path: Path, capsys):
-    record = record_of("+benchmark=digits")
+    record = record_of(*typed())
     RecordStore(tmp_path).write(record)
     assert carry_out(["show", "record", record.run_id, "--results", str(tmp_path)]) == 0
-    made, typed, verify = capsys.readouterr().out.splitlines()[-3:]
+    made, line, verify = capsys.readouterr().out.splitlines()[-3:]
     assert made == "made by: openbench 0.1.0, commit abcdef012345 with changes, 2026-01-02"
-    assert typed == f"command: {command(record)}"
+    assert line == f"command: {command(record)}"
     assert verify == f"verify: python -m openbench verify {record.run_id} --results {tmp_path}"
     assert carry_out(["show", "record", record.run_id, "--results", str(tmp_path), "--format", "csv"]) == 0
     assert "verify:" not in capsys.readouterr().out
