@@ -27,6 +27,10 @@ def test_the_page_names_tests_that_exist():
     assert missing == []
 
 
+# A file without any of these words has no such call, and need not be parsed.
+WORDS = re.compile(r"\b(eval|exec|system|popen|\w*load|loads|Unpickler|shell|trust_remote_code)\b")
+
+
 def forbidden(call: ast.Call, file: str) -> bool:
     """Whether a call may run what a file holds."""
     name = ast.unparse(call.func)
@@ -48,7 +52,8 @@ def test_no_source_does_what_the_page_says_is_never_done():
     found = [
         f"{path.relative_to(PACKAGE)}:{node.lineno} {ast.unparse(node)[:60]}"
         for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if WORDS.search(text := path.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and forbidden(node, path.as_posix())
     ]
     assert found == []
@@ -57,17 +62,14 @@ def test_no_source_does_what_the_page_says_is_never_done():
 @pytest.mark.parametrize(
     "line",
     [
-        "eval(x)",
-        "yaml.safe_load(x)",
-        "OmegaConf.load(x)",
-        "pickle.loads(x)",
-        "torch.load(p)",
-        "torch.load(p, weights_only=False)",
-        "np.load(p)",
-        "np.load(p, allow_pickle=True)",
-        "subprocess.run(x, shell=True)",
+        *("eval(x)", "exec(x)", "os.system(x)", "os.popen(x)", "subprocess.run(x, shell=True)"),
+        *("yaml.load(x)", "yaml.unsafe_load(x)", "yaml.safe_load(x)", "OmegaConf.load(x)"),
+        *("pickle.load(x)", "pickle.loads(x)", "pickle.Unpickler(x)", "joblib.load(p)"),
+        *("torch.load(p)", "torch.load(p, weights_only=False)", "np.load(p)", "np.load(p, allow_pickle=True)"),
+        "from_pretrained(x, trust_remote_code=True)",
     ],
 )
 def test_a_source_that_did_would_be_found(line):
     (statement,) = ast.parse(line).body
+    assert WORDS.search(line)
     assert forbidden(statement.value, "openbench/results/records/store.py")

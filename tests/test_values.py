@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from openbench.backbones.base import Backbone
 from openbench.compose.config import compose, options, plain
 from openbench.config.build import build
+from openbench.config.folders import shipped
 from openbench.core.preprocess import Preprocess
 from openbench.core.runtime import Runtime
 from openbench.data.build import build_benchmark
@@ -60,27 +62,18 @@ def replaced(node: Any, path: tuple[Any, ...], value: Any) -> Any:
     return node
 
 
-# What a data set's file takes from its benchmark, for those that do.
-KNOWN = ["+benchmark.table=1_ALOI", "+benchmark.protocol=adbench", "+benchmark.draw=1"]
-# Group → the words that choose a file of it, and the node that these make; else its own.
-CHOSEN = {
-    "benchmark": (["+benchmark={}"], ["benchmark"]),
-    "augment": (["+augment={}"], ["training"]),
-    "recipe": (["recipe@training.recipe={}"], ["training", "recipe"]),
-    **dict.fromkeys(
-        ("dataset", "outliers"),
-        (["+dataset@benchmark.far.it={}", *KNOWN], ["benchmark", "far", "it"]),
-    ),
-}
+# What files of data sets take from their benchmark.
+DIGITS = {**(shipped("dataset", "digits") or {}), "manifest": "digits/test"}
+KNOWN = {"table": "1_ALOI", "protocol": "adbench", "draw": 1, "id": {"test": DIGITS}}
 
 
 @cache
 def composed(group: str, name: str) -> Any:
     """The node of a group's file as a user's command would make it."""
-    words, (first, *rest) = CHOSEN.get(group, ([f"{group}={{}}"], [group]))
-    node = plain(compose("run", [word.format(name) for word in words]), first)
-    for key in rest:
-        node = node[key]
+    if group in ("augment", "benchmark"):
+        return plain(compose("run", [f"+{group}={name}"]), "training" if group == "augment" else group)
+    node = shipped("dataset" if group == "outliers" else group, name)
+    node = plain(OmegaConf.create({"benchmark": KNOWN, group: node}), group)
     if group in ("dataset", "outliers"):  # with what only its user can say
         own = {"sources": {"own": {**node["sources"]["own"], "path": "images"}}} if "own" in node["sources"] else {}
         node = {**node, **own, "manifest": node["manifest"] or "digits/eight"}
