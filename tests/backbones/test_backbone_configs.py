@@ -4,7 +4,6 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-import pytest
 from omegaconf import OmegaConf
 
 from openbench.backbones.network import NetworkBackbone
@@ -54,16 +53,16 @@ def test_name_is_what_users_type() -> None:
     assert off == {}
 
 
-def released() -> list[tuple[str, str]]:
-    """(file, stated hash) of every yaml that states the hash of a file of its own; not all authors publish one."""
-    named = [node(path) for path in FILES]
-    return [(n["weights"], n["sha256"]) for n in named if n.get("weights") and n.get("sha256")]
-
-
-@pytest.mark.parametrize(("name", "sha256"), released())
-def test_released_weights_have_the_hash_stated(name: str, sha256: str, real_data: Path) -> None:
-    here = config_dir().parent / name  # those of results/weights
-    assert file_sha256(here if here.is_file() else real_data / name) == sha256
+def test_released_weights_have_the_hash_stated(real_data: Path) -> None:
+    """Of every yaml that states the hash of a file of its own; not all authors publish one."""
+    off, found = {}, [node(path) for path in FILES if "sha256" in path.read_text()]
+    stated = {n["weights"]: n["sha256"] for n in found if n.get("weights") and n.get("sha256")}
+    for name, sha256 in stated.items():
+        here = config_dir().parent / name  # those of results/weights
+        if file_sha256(here if here.is_file() else real_data / name) != sha256:
+            off[name] = sha256
+    assert off == {}
+    assert len(stated) > 3
 
 
 def test_untrained_ones_take_classes_and_preprocessing_from_the_benchmark() -> None:

@@ -9,8 +9,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from torch.nn import functional
-from transformers import PreTrainedTokenizerFast
 
+from openbench import _compat
 from openbench.backbones.open_clip import OpenClipText, open_clip_model, tokens_and_cut
 from openbench.core.request import Field, Request
 from openbench.errors import ConfigError
@@ -97,7 +97,9 @@ def own_tokenizer(folder, form: str, padding: str):
     made = Tokenizer(WordLevel(WORDS, unk_token="word"))
     made.pre_tokenizer = Whitespace()
     made.post_processor = TemplateProcessing(single=form, special_tokens=[("[START]", 1), ("[END]", 2)])
-    PreTrainedTokenizerFast(tokenizer_object=made, pad_token=padding).save_pretrained(folder)
+    _compat.library("transformers").PreTrainedTokenizerFast(tokenizer_object=made, pad_token=padding).save_pretrained(
+        folder
+    )
     return library().tokenizer.HFTokenizer(str(folder), context_length=CONTEXT)
 
 

@@ -7,7 +7,6 @@ from sklearn.datasets import load_digits
 
 from openbench.__main__ import main
 from openbench.data import download
-from openbench.data.checking import contact_sheet
 from openbench.data.download import DataSource, RemoteFile
 from openbench.errors import DataError
 
@@ -159,7 +158,9 @@ def test_verify_finds_the_same_picture_saved_anew(here, photos, capsys):
 
 def test_stats_writes_a_sheet_per_split(here, photos, capsys, monkeypatch):
     # What is on a sheet is tested where it is drawn.
-    monkeypatch.setattr(contact_sheet, "draw", lambda split, classes, stats, path: path.write_text(stats))
+    monkeypatch.setattr(
+        "openbench.data.checking.contact_sheet.draw", lambda split, classes, stats, path: path.write_text(stats)
+    )
     assert new() == 0
     assert main(["data", "stats", "mine", "--config-dir", "mine", "--to", "sheets"]) == 0
     sheets = {path.name: path.read_text().partition(": ")[0] for path in (here / "sheets" / "mine").iterdir()}

@@ -14,18 +14,23 @@ from ..results.records import named  # noqa: TID252 — the tests are no package
 from .runs import DRAWS, YAML, config_of, drawn, lookup, of, run, study
 
 PART = {"digest": "bb", "pristine": False, "deviations": ["far.c: dropped"]}
-MSP = [run("msp", seed, near) for seed, near in enumerate((0.90, 0.91, 0.95))]
 
 
-def test_a_cell_is_the_mean_over_seeds_with_the_population_deviation(tmp_path):
-    (msp, _), (knn, _) = of(study(tmp_path), MSP)
+@pytest.fixture(scope="module")
+def msp_runs():
+    """With one seed each."""
+    return [run("msp", seed, near) for seed, near in enumerate((0.90, 0.91, 0.95))]
+
+
+def test_a_cell_is_the_mean_over_seeds_with_the_population_deviation(tmp_path, msp_runs):
+    (msp, _), (knn, _) = of(study(tmp_path), msp_runs)
     assert msp.ours.value == pytest.approx(np.mean([0.90, 0.91, 0.95]))
     assert msp.ours.std == pytest.approx(np.std([0.90, 0.91, 0.95]))
     assert (knn.ours, knn.reason) == (None, NO_RECORD)
 
 
-def test_a_risk_that_no_threshold_gives_is_told_from_a_number_that_was_not_measured(tmp_path):
-    record = MSP[0]
+def test_a_risk_that_no_threshold_gives_is_told_from_a_number_that_was_not_measured(tmp_path, msp_runs):
+    record = msp_runs[0]
     near = {**record.metrics["near"], "risk@tpr0.8,fpr0.2": "unable"}
     record = named(replace(record, metrics={**record.metrics, "near": near}))
     text = YAML.replace("near: near.auroc, far: far.auroc", 'risk: "near.risk@tpr0.8,fpr0.2", OSCR: near.oscr')
@@ -34,22 +39,22 @@ def test_a_risk_that_no_threshold_gives_is_told_from_a_number_that_was_not_measu
     assert oscr.reason == "its records have no oscr (near)"
 
 
-def test_a_single_run_shows_its_interval_and_how_many_are_missing(tmp_path):
-    ((msp, _), _) = of(study(tmp_path), MSP[:1])
+def test_a_single_run_shows_its_interval_and_how_many_are_missing(tmp_path, msp_runs):
+    ((msp, _), _) = of(study(tmp_path), msp_runs[:1])
     assert (msp.ours.low, msp.ours.high) == pytest.approx((0.89, 0.91))
     assert msp.incomplete
     assert list(msp.records) == ["0"]
 
 
 @pytest.mark.parametrize(
-    ("other", "why"),
+    ("seed", "changes", "why"),
     [
-        (run("knn", 7, 0.9), NO_RECORD),
-        (run("knn", 0, 0.9, of=PART), "run on digits, but not as defined (--allow incomplete shows it)"),
+        (7, {}, NO_RECORD),
+        (0, {"of": PART}, "run on digits, but not as defined (--allow incomplete shows it)"),
     ],
 )
-def test_another_run_than_the_planned_one_does_not_count(tmp_path, other, why):
-    _, (knn, _) = of(study(tmp_path), [*MSP, other])
+def test_another_run_than_the_planned_one_does_not_count(tmp_path, msp_runs, seed, changes, why):
+    _, (knn, _) = of(study(tmp_path), [*msp_runs, run("knn", seed, 0.9, **changes)])
     assert (knn.ours, knn.reason) == (None, why)
 
 
@@ -68,14 +73,14 @@ def test_a_run_of_another_config_than_the_studys_does_not_count(tmp_path, word):
     assert list(knn.records) == ["1"]
 
 
-def test_attacked_runs_stand_in_one_table_although_each_has_images_of_its_own(tmp_path):
+def test_attacked_runs_stand_in_one_table_although_each_has_images_of_its_own(tmp_path, msp_runs):
     def attacked(method):
         of_run = {"digest": method, "pristine": False, "deviations": ["OOD images moved"]}
         config = {**config_of("+benchmark=digits", f"method={method}", "+attack=pgd"), "seed": 0}
         del config["outliers"]
         return named(replace(run(method, 0, 0.1, of=of_run), config=config))
 
-    rows = of(study(tmp_path), [attacked("msp"), attacked("knn"), *MSP], StudyOptions(("+attack=pgd",)))
+    rows = of(study(tmp_path), [attacked("msp"), attacked("knn"), *msp_runs], StudyOptions(("+attack=pgd",)))
     assert [(near.ours.value, near.deviations) for near, _ in rows] == [(0.1, ("OOD images moved",))] * 2
     made = lookup([attacked("msp"), attacked("knn")])
     (part,) = progress(study(tmp_path, YAML.replace("[0, 1, 2]", "[0]")), StudyOptions(("+attack=pgd",)), made)
@@ -100,13 +105,13 @@ def test_a_record_that_a_later_version_supersedes_does_not_count(tmp_path):
     assert (knn.records["0"].run_id, knn.ours.value) == (second.run_id, 0.8)
 
 
-def test_a_run_on_part_of_the_data_counts_where_that_is_asked_for_and_says_so(tmp_path):
+def test_a_run_on_part_of_the_data_counts_where_that_is_asked_for_and_says_so(tmp_path, msp_runs):
     records = [run("knn", 0, 0.9, of=PART), run("msp", 0, 0.8, of=PART)]
     (msp, _), (knn, _) = of(study(tmp_path), records, StudyOptions(incomplete=True))
     assert (msp.ours.value, knn.ours.value) == (0.8, 0.9)
     assert knn.deviations == ("far.c: dropped",)
     # A table is about one state of the benchmark: the one as defined, where there is one.
-    (msp, _), (knn, _) = of(study(tmp_path), [*records, *MSP], StudyOptions(incomplete=True))
+    (msp, _), (knn, _) = of(study(tmp_path), [*records, *msp_runs], StudyOptions(incomplete=True))
     assert (len(msp.records), knn.reason) == (3, "run on digits, but not as defined (--allow incomplete shows it)")
 
 
@@ -145,7 +150,7 @@ def test_draws_of_a_table_have_images_of_their_own_and_count_together(tmp_path):
     assert (list(cell.records), cell.ours.std) == (["1", "2"], pytest.approx(0.05))
 
 
-def test_published_figures_are_found_by_what_stands_in_their_columns(tmp_path):
+def test_published_figures_are_found_by_what_stands_in_their_columns(tmp_path, msp_runs):
     (tmp_path / "printed.csv").write_text(
         "who,where,percent,std\nMSP,near,91.0,1.0\nMSP,far,95.00,\nKNN,near,80,2\nKNN,far,/,\n"
     )
@@ -154,7 +159,7 @@ def test_published_figures_are_found_by_what_stands_in_their_columns(tmp_path):
         "  far: {value: far.auroc, published: {where: far}}\n"
         "published: {file: printed.csv, row: who, value: percent, std: std, percent: true}\n"
     )
-    (near, far), (knn, none) = of(study(tmp_path, text), [*MSP, *(run("knn", seed, 0.95) for seed in range(3))])
+    (near, far), (knn, none) = of(study(tmp_path, text), [*msp_runs, *(run("knn", seed, 0.95) for seed in range(3))])
     assert (near.published.value.value, near.published.value.std) == pytest.approx((0.91, 0.01))
     assert far.published.value.value == pytest.approx(0.95)
     assert far.published.value.std is None
