@@ -4,7 +4,6 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -418,8 +417,7 @@ def outline(
     cfg = _hydra(words, config_dir)
     choices = {group: str(file) for group, file in cfg.hydra.runtime.choices.items() if file is not None}
     if form:
-        cfg = deepcopy(cfg)
-        OmegaConf.set_struct(cfg, False)
+        cfg = OmegaConf.masked_copy(cfg, ["benchmark", "backbone"])
         _set(cfg, form)
     return choices, public(plain(cfg, "benchmark")), public(OmegaConf.to_container(cfg.backbone))
 

@@ -1,7 +1,9 @@
 """The cells of a study: the mean over the records of its runs, the published figure, and why a cell is empty."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from math import sqrt
 from pathlib import Path
 
@@ -164,6 +166,7 @@ def planned(study: Study, options: StudyOptions) -> Grid:
         RecordError: a figure that is not a number.
     """
     lines, runs = _figure_lines(study), dict[tuple[str, ...], PlannedRun]()
+    lines_by = cache(partial(_by_cells, lines))  # tables of a thousand cells are found among thousands of lines
 
     def runs_of(row: Row, column: Column) -> Iterator[tuple[str, PlannedRun]]:
         there = next((row.there[key] for key in column.places if key in row.there), ())
@@ -177,7 +180,7 @@ def planned(study: Study, options: StudyOptions) -> Grid:
             yield at, runs[words]
 
     def cell(row: Row, column: Column) -> Cell:
-        figure = _figure(study, lines, row, column)
+        figure = _figure(study, lines[0][1], lines_by, row, column) if lines else None
         reason = next((row.without[key] for key in (*column.places, "") if key in row.without), "")
         if not reason and study.only_published and figure is None:
             reason = NOT_PUBLISHED
@@ -291,6 +294,7 @@ def _record_of(run: PlannedRun, records: Records, states: Mapping[str, str]) -> 
 
 _NOTHING = ("", "/", "-", "–")
 _FigureLines = Sequence[tuple[str, Mapping[str, str]]]  # the place of each line of a file, and its cells
+_LinesBy = Mapping[tuple[str | None, ...], _FigureLines]
 
 
 def _figure_lines(study: Study) -> _FigureLines:
@@ -305,15 +309,25 @@ def _figure_lines(study: Study) -> _FigureLines:
     return list(reference_rows(folder, name))
 
 
-def _figure(study: Study, every: _FigureLines, row: Row, column: Column) -> PublishedFigure | None:
+def _by_cells(every: _FigureLines, columns: tuple[str, ...]) -> _LinesBy:
+    """The lines by what stands in some columns."""
+    found = defaultdict[tuple[str | None, ...], list[tuple[str, Mapping[str, str]]]](list)
+    for line in every:
+        found[tuple(map(line[1].get, columns))].append(line)
+    return found
+
+
+def _figure(
+    study: Study, titles: Iterable[str], lines_by: Callable[..., _LinesBy], row: Row, column: Column
+) -> PublishedFigure | None:
     """The figure for a cell; None where nothing is printed."""
     source, where = study.figures, f"study '{study.name}'"
-    if source is None or not every:
+    if source is None:
         return None
     match = source.match | ({source.row: row.name} if source.row else {}) | row.published | column.published
     value, std = column.figure or source.value, column.std or source.std
-    check_known((*match, value, *([std] if std else [])), every[0][1], f"{where}: file '{source.file}'")
-    lines = [line for line in every if match.items() <= line[1].items()]
+    check_known((*match, value, *([std] if std else [])), titles, f"{where}: file '{source.file}'")
+    lines = lines_by(tuple(match)).get(tuple(match.values()), [])
     if len({(texts[value], texts.get(std, "")) for _, texts in lines}) > 1:
         what = f"{row.path}, {column.path}: {len(lines)} lines of '{source.file}' have {match}"
         raise ConfigError(f"{where}: {what} — name another column of the file in `published`")
