@@ -1,6 +1,7 @@
 """The site: its files follow from the records, and nothing in a record becomes part of the page."""
 
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -125,7 +126,8 @@ def test_a_site_is_written_over_an_earlier_one_and_counts_what_is_not_a_record(r
 
 def test_a_run_whose_page_cannot_be_made_keeps_its_record_and_the_others_their_pages(results, tmp_path, monkeypatch):
     shutil.copytree(results, tmp_path / "results")
-    monkeypatch.setattr(write, "_FEW", 0)  # in processes of their own
+    monkeypatch.setattr(write, "_FEW", 0)  # in a process of their own
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
     damaged, whole = (made.run_id for made in records()[:2])
     scores, rng = ScoreStore(tmp_path / "results" / "scores"), np.random.default_rng(0)
     plan = (("toy", Role.ID_TEST), ("a", Role.NEAR))

@@ -1,24 +1,16 @@
 """What a record's parts say of one another: the run id, and the means over sets."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from openbench.results.leaderboard.consistency import inconsistencies
-from openbench.results.records.store import RecordStore
 
 from .records import full_record, make_record, named
-
-RESULTS = Path(__file__).parents[2] / "results"
 
 
 def edited(record, name, key, value):
     return replace(record, metrics={**record.metrics, name: {**record.metrics[name], key: value}})
-
-
-def test_every_committed_record_follows_from_itself():
-    assert [(r.run_id, found) for r in RecordStore(RESULTS) if (found := inconsistencies(r))] == []
 
 
 @pytest.mark.parametrize("side", ["", "full_spectrum/"])

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score, roc_curve
+from sklearn.metrics import roc_auc_score
 
 from openbench.__main__ import main
 from openbench.core.request import Role
@@ -71,18 +71,19 @@ def sides(parts, name):
     return by_name[Role.ID_TEST, "toy"].scores.astype(float), LABELS != PREDICTIONS, ood.scores.astype(float)
 
 
+def accepted_shares(*sides):
+    """The share of each side up to every threshold."""
+    return [(scores <= np.concatenate(sides)[:, None]).mean(axis=1) for scores in sides]
+
+
 def fpr_at_tpr(inside, outside, tpr):
-    truth = np.repeat([1, 0], [len(inside), len(outside)])
-    fpr, found, _ = roc_curve(truth, -np.r_[inside, outside], drop_intermediate=False)
-    return fpr[np.argmax(found >= tpr)]
+    accepted, passed = accepted_shares(inside, outside)
+    return passed[accepted >= tpr].min()
 
 
 def least_risk(inside, wrong, outside, tpr, fpr):
-    found = [
-        wrong[inside <= t].mean()
-        for t in np.r_[inside, outside]
-        if np.mean(inside <= t) >= tpr and np.mean(outside <= t) <= fpr
-    ]
+    accepted, passed = accepted_shares(inside, outside)
+    found = [wrong[inside <= t].mean() for t in np.r_[inside, outside][(accepted >= tpr) & (passed <= fpr)]]
     return min(found, default="unable")
 
 

@@ -29,11 +29,13 @@ def test_the_synthetic_table_is_that_of_numerical_integration():
     assert found["C: r"][3].reason.startswith("unable")
 
 
-def kept(folder, records) -> None:
+NAMES = {"a": ("eight", "nine"), "c": ("patches", "noise")}
+
+
+def kept(folder, records, names=NAMES) -> None:
     """Scores of every record, as a run keeps them."""
     sets: list[SetScores] = [s for s in split_scores() if s.name not in ("noisy", "a", "c")]
-    named = {"a": ("eight", "nine"), "c": ("patches", "noise")}
-    sets += [replace(s, name=name) for s in split_scores() for name in named.get(s.name, ())]
+    sets += [replace(s, name=name) for s in split_scores() for name in names.get(s.name, ())]
     for record in records:
         ScoreStore(folder / "cache" / "scores").write(record.run_id, sets)
 
@@ -66,6 +68,7 @@ def test_a_layout_of_kept_scores_is_made_of_the_studys_runs_only(folder, capsys,
 
 
 def test_curves_of_the_kept_scores_are_pictures_points_and_a_table_beside_published_figures(folder, capsys):
+    kept(folder, [run(method, 0, 0.9) for method in ("msp", "knn")], {"a": ("nine",)})  # each set is a panel to draw
     (folder / "printed.csv").write_text("who,value\nMSP,0.321\nKNN,/\n")
     text = YAML.replace("[0, 1, 2]", "[0]").replace("near: near.auroc, far: far.auroc", "nine: nine.oscr")
     more = "published: {file: printed.csv, row: who}\noptions: {curves: [oscr, autc]}\n"

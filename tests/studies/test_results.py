@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 
 from openbench.cli.app import carry_out
+from openbench.results.frame import runs
+from openbench.results.records.store import RecordStore
 from openbench.studies.study import names
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +41,18 @@ def test_the_manuals_table_of_attacks_is_the_studys():
     assert [f"| {name} | {' | '.join(values)} |" in page for name, values in numbers.items()] == [True] * 5
 
 
+@pytest.fixture(scope="module")
+def committed():
+    """Every committed record as tables see it, of which a cache is left for the next reader."""
+    return list(runs(RecordStore(ROOT / "results"), pytest.fail))
+
+
+def test_every_committed_record_follows_from_itself(committed):
+    assert len(committed) > 600
+    assert [(run.run_id, run.problems) for run in committed if run.problems] == []
+
+
+@pytest.mark.usefixtures("committed")
 def test_the_manuals_table_of_costs_is_that_of_the_records(capsys):
     shown = ["cifar10", "cifar100_32px", "cifar10_32px"]
     words = ["--results", str(ROOT / "results"), "--benchmark", ",".join(shown), "--view", "cost", "--format", "csv"]
