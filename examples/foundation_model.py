@@ -8,7 +8,7 @@ nothing is downloaded; with the released weights the whole page is one call:
 """
 
 # %%
-# The stand-in: DINOv2's architecture at a hundredth of its size. Its weights come from a file, as yours would.
+# The stand-in: DINOv2's architecture at a thousandth of its size. Its weights come from a file, as yours would.
 import tempfile
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import openbench as ob
 from openbench.backbones.libraries import timm_model
 
 folder = Path(tempfile.mkdtemp())
-size = {"embed_dim": 48, "depth": 4, "num_heads": 4, "img_size": 28}
+size = {"embed_dim": 24, "depth": 2, "num_heads": 4, "img_size": 28}
 stand_in = timm_model(
     "stand_in", "vit_small_patch14_dinov2", num_classes=0, preprocess=ob.Preprocess(resize=28, crop=28), options=size
 )

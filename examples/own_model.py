@@ -19,14 +19,14 @@ import openbench as ob
 
 torch.manual_seed(0)
 model = nn.Sequential(
-    nn.Conv2d(3, 24, 3, padding=1),
+    nn.Conv2d(3, 16, 3, padding=1),
     nn.ReLU(),
     nn.MaxPool2d(2),
-    nn.Conv2d(24, 48, 3, padding=1),
+    nn.Conv2d(16, 32, 3, padding=1),
     nn.ReLU(),
     nn.AdaptiveAvgPool2d(2),
     nn.Flatten(),
-    nn.Linear(192, 6),
+    nn.Linear(128, 6),
 )
 
 
