@@ -3,7 +3,7 @@
 import copy
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -152,6 +152,7 @@ class _Problem:
         self.train, self.classes, self.d, self.mean = train, classes, d, mean.numpy()
         self.scale = (square / (len(train) * d)) ** 0.5 or 1.0
         self.means = (sums / counts[:, None] - mean).numpy()
+        self._single: list[tuple[Tensor, Tensor]] = []
 
     def value(self, parameters: NDArray[np.float64], weight: float) -> tuple[float, NDArray[np.float64]]:
         """The objective over λ, and its gradient, at W (c, d) and b (c,), flattened one after the other.
@@ -160,19 +161,29 @@ class _Problem:
         """
         kind = torch.float64 if self.train.device.type == "cpu" else torch.float32
         device = self.train.device
-        W, b, mean = (torch.from_numpy(part).to(device, kind) for part in (*self._parts(parameters), self.mean))
+        W, b = (torch.from_numpy(part).to(device, kind) for part in self._parts(parameters))
         loss, dW, db = 0.0, torch.zeros(W.shape, dtype=torch.float64), torch.zeros(len(b), dtype=torch.float64)
-        for rows in self.train.batches(_BATCH):
-            x = (rows.features.to(kind) - mean) / self.scale
+        for x, labels in self._scaled(kind):
             log_p = torch.log_softmax(torch.addmm(b, x, W.T), dim=1)
-            loss -= float(log_p.gather(1, rows.labels[:, None]).double().sum())
+            loss -= float(log_p.gather(1, labels[:, None]).double().sum())
             error = log_p.exp()
-            error[torch.arange(len(x), device=x.device), rows.labels] -= 1
+            error[torch.arange(len(x), device=x.device), labels] -= 1
             dW += (error.T @ x).double().cpu()
             db += error.sum(dim=0).double().cpu()
         n, flat = len(self.train), self._parts(parameters)[0]
         gradient = np.concatenate([(dW.numpy() / (n * weight) + flat).ravel(), db.numpy() / (n * weight)])
         return loss / (n * weight) + 0.5 * float((flat**2).sum()), gradient
+
+    def _scaled(self, kind: torch.dtype) -> Iterable[tuple[Tensor, Tensor]]:
+        """The features, scaled, and labels of each batch; a single one is kept, as it is read a thousand times."""
+        if self._single:
+            return self._single
+        mean = torch.from_numpy(self.mean).to(self.train.device, kind)
+        batches = (((rows.features.to(kind) - mean) / self.scale, rows.labels) for rows in self.train.batches(_BATCH))
+        if len(self.train) > _BATCH:
+            return batches
+        self._single = list(batches)
+        return self._single
 
     def head(self, parameters: NDArray[np.float64]) -> Head:
         """The classifier of features as they are."""
