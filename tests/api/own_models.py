@@ -18,7 +18,8 @@ PLAIN = Preprocess(resize=SIDE, crop=SIDE, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25
 # Overrides and preprocess for evaluations of the digits on few images.
 DIGITS = [f"~benchmark.csid.{name}" for name in ("noisy", "blurred", "faded", "shifted")]
 DIGITS += ["~benchmark.near.nine", "~benchmark.far.patches", "metrics.families=[ranking]"]
-DIGITS += [f"benchmark.{part}.limit=80" for part in ("id.train", "id.val", "id.test", "near.eight", "far.noise")]
+DIGITS += [f"benchmark.{part}.limit=30" for part in ("id.val", "id.test", "ood_val", "near.eight", "far.noise")]
+DIGITS += ["benchmark.id.train.limit=60"]
 DIGITS_PREPROCESS = Preprocess(resize=16, crop=16, mean=(0.3, 0.3, 0.3), std=(0.3, 0.3, 0.3))
 BOTH = Request(fields=frozenset({Field.LOGITS, Field.FEATURES}))
 

@@ -142,7 +142,7 @@ def test_another_benchmark_with_the_same_images_does_not_reuse_them(evaluate, ga
     """The benchmarks share their OOD set alone."""
     evaluate(small(kind=ReadsGlobal))
     gain(-3.0)
-    fewer = [word.replace("id.test.limit=80", "id.test.limit=60") for word in DIGITS]
+    fewer = [word.replace("id.test.limit=30", "id.test.limit=20") for word in DIGITS]
     second = evaluate(small(kind=ReadsGlobal), overrides=fewer)
     folders = {"cache": tmp_path / "fresh", "results": tmp_path / "fresh results"}
     fresh = evaluate(small(kind=ReadsGlobal), overrides=fewer, **folders)
