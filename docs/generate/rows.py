@@ -1,8 +1,11 @@
 """What was measured of a method: its rows of the committed leaderboard."""
 
 import csv
+from collections import defaultdict
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 from generate.markdown import table
@@ -14,6 +17,7 @@ _PART = ", in part"
 _MISSING = "images or sets were missing or in another form, which `results/leaderboard` names; such rows are not ranked"
 _READ = ("run_id", "role", "set", "auroc", "auroc_low", "auroc_high", "fpr95")
 _SAME = ("benchmark", "backbone", "training", "augment", "outliers", "method", "params", "seed")
+Record = dict[str, Any]  # column → value, for each set of each run
 HEADERS = (
     "benchmark",
     "backbone",
@@ -51,10 +55,8 @@ def differences_of(target: str) -> str:
 
 def rows_of(method: str) -> str:
     """Return the rows of a method in percent, one for each benchmark and backbone; empty if nothing was measured."""
-    found = _records()
-    mine = found[found["method"] == method]
-    groups = mine.groupby([_AS_FAR, "backbone"], observed=True)
-    rows = [[*_row(name, group), _cost(group["run_id"])] for name, group in groups]
+    groups = _grouped((_AS_FAR, "backbone"), method=method)
+    rows = [[*_row(name, group), _cost(row["run_id"] for row in group)] for name, group in groups]
     if not rows:
         return ""
     part = f" {_PART[2:].capitalize()}: {_MISSING}." if any(row[0].endswith(_PART) for row in rows) else ""
@@ -68,27 +70,32 @@ def rows_of(method: str) -> str:
 
 def rows_of_training(training: str) -> str:
     """Return what networks trained in a way reached, in percent, by method; empty if nothing was measured."""
-    found = _records()
-    mine = found[found["training"] == training]
-    rows = [
-        [*map(str, name[:2]), str(name[2]), *_row(name[:2], group)[2:5]]
-        for name, group in mine.groupby([_AS_FAR, "backbone", "method"], observed=True)
-    ]
+    groups = _grouped((_AS_FAR, "backbone", "method"), training=training)
+    rows = [[*name, *_row(name[:2], group)[2:5]] for name, group in groups]
     best = sorted(rows, key=lambda row: _leading(row[4]), reverse=True)[:MOST]
     headers = ("benchmark", "backbone", "method", *HEADERS[2:5])
     return table(headers, best) + (f"\n\nThe best {MOST} by near AUROC." if len(rows) > MOST else "") if rows else ""
 
 
-def _row(name: tuple[str, str], group: Any) -> list[str]:
-    means = group[group["role"] == "mean"]
-    near, far = (means[means["set"] == side] for side in ("near", "far"))
-    chosen = sorted({str(value) for value in group["params"] if value})
+def _grouped(by: tuple[str, ...], **value: str) -> list[tuple[tuple[str, ...], list[Record]]]:
+    """The records with a value in a column, by what they have in others, sorted."""
+    ((column, wanted),) = value.items()
+    found = defaultdict[tuple[str, ...], list[Record]](list)
+    for row in _records():
+        if row[column] == wanted:
+            found[tuple(row[key] for key in by)].append(row)
+    return sorted(found.items())
+
+
+def _row(name: tuple[str, ...], group: list[Record]) -> list[str]:
+    near, far = ([row for row in group if (row["role"], row["set"]) == ("mean", side)] for side in ("near", "far"))
+    chosen = sorted({str(row["params"]) for row in group if row["params"]})
     return [
-        *map(str, name),
-        str(group["run_id"].nunique()),
+        *name,
+        str(len({row["run_id"] for row in group})),
         _auroc(near),
         _auroc(far),
-        f"{near['fpr95'].mean():.2%}".removesuffix("%") if len(near) else "",
+        f"{100 * fmean(row['fpr95'] for row in near):.2f}" if near else "",
         "; ".join(f"`{one}`" for one in chosen[:3]) + ("; …" if len(chosen) > 3 else ""),
     ]
 
@@ -98,17 +105,18 @@ def _leading(cell: str) -> float:
     return float(cell.split()[0]) if cell else float("-inf")
 
 
-def _auroc(rows: Any) -> str:
-    if not len(rows):
+def _auroc(rows: list[Record]) -> str:
+    if not rows:
         return ""
-    mean = f"{100 * rows['auroc'].mean():.2f}"
+    values = [100 * row["auroc"] for row in rows]
+    mean = f"{fmean(values):.2f}"
     if len(rows) > 1:
-        return f"{mean} ± {100 * rows.auroc.std(ddof=0):.2f}"
-    low, high = (100 * float(rows[f"auroc_{end}"].iloc[0]) for end in ("low", "high"))
+        return f"{mean} ± {pstdev(values):.2f}"
+    low, high = (100 * rows[0][f"auroc_{end}"] for end in ("low", "high"))
     return mean if low != low else f"{mean} [{low:.2f}, {high:.2f}]"
 
 
-def _cost(run_ids: Any) -> str:
+def _cost(run_ids: Iterable[str]) -> str:
     spent = _spent()
     known = [value for run_id in dict.fromkeys(run_ids) if (value := spent[run_id]) is not None]
     return f"{1000 * sum(known) / len(known):.1f}" if known else ""
@@ -124,7 +132,7 @@ def _spent() -> dict[str, float | None]:
 
 
 @cache
-def _records() -> Any:
+def _records() -> list[Record]:
     import openbench as ob
 
     found = ob.records(ROOT / "results")
@@ -133,16 +141,16 @@ def _records() -> Any:
     found = found.drop_duplicates([*_SAME, "role", "set", "auroc"])
     names = found["benchmark"].astype(str)
     as_far = names.where(found["complete"] & found["pristine"], names + _PART)
-    return found[[*_SAME, *_READ]].assign(**{_AS_FAR: as_far})  # of a hundred columns, all copied for every row
+    rows: list[Record] = found[[*_SAME, *_READ]].assign(**{_AS_FAR: as_far}).to_dict("records")
+    return rows
 
 
 def shown_rows(benchmark: str, methods: tuple[str, ...]) -> str:
     """Return some rows of a benchmark as a table, best near AUROC first."""
-    found = _records()
-    mine = found[(found["benchmark"] == benchmark) & found["method"].isin(methods) & (found["augment"] == "none")]
-    rows = [
-        [f"[{method}](/look_up/method/{method}.md)", *_row(("", ""), group)[3:6]]
-        for method, group in mine.groupby("method", observed=True)
-    ]
+    rows = []
+    for (method,), group in _grouped(("method",), benchmark=benchmark):
+        plain = [row for row in group if row["augment"] == "none"]
+        if method in methods and plain:
+            rows.append([f"[{method}](/look_up/method/{method}.md)", *_row(("", ""), plain)[3:6]])
     best = sorted(rows, key=lambda row: _leading(row[1]), reverse=True)
     return table(("method", *HEADERS[3:6]), best) + "\n"
