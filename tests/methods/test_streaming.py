@@ -15,7 +15,7 @@ from openbench.methods import _bank, mfs, neighbours, tabular
 from .discovered import NODES, again, reading_columns, scores
 
 N, D, C = 5003, 40, 20  # a batch has 4,096; no other size is a multiple of the prime
-QUICK = {"epochs": 1, "epoch": 1, "batch_size": 2048, "batch": 2048, "max_train": 40}  # where a method has them
+QUICK = {"epochs": 1, "epoch": 1, "batch_size": 2048, "batch": 2048, "max_train": 24}  # where a method has them
 
 
 METHODS = {
