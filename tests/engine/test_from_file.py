@@ -11,8 +11,7 @@ from openbench.features.store import FeatureStore
 
 from ..prepared import job, run_config  # noqa: TID252 — the tests are no package
 
-SETS = ["~benchmark.csid", "~benchmark.ood_train", "~benchmark.far.patches", "~benchmark.near.nine"]
-QUICK = ["tune=none", "metrics.replicates=0", "metrics.correction=simes", "+metrics.set_splits=0"]
+QUICK = ["metrics.replicates=0", "metrics.correction=simes", "+metrics.set_splits=0"]
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +20,7 @@ def folders(tmp_path_factory):
 
 
 def outcome(folders, *words):
-    return job(folders, "+benchmark=digits", *SETS, *QUICK, *words)
+    return job(folders, "+benchmark=openset_digits", *QUICK, *words)
 
 
 @pytest.fixture(scope="module")

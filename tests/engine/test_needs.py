@@ -91,7 +91,8 @@ def test_what_needs_the_classifier_is_refused_before_anything_is_extracted(confi
 def test_a_network_without_a_classifier_is_scored_by_its_features(config, runtime, tmp_path):
     timm = library("timm")
     torch.manual_seed(0)
-    model = timm.create_model("vit_tiny_patch16_224", num_classes=0, img_size=16)
+    options = {"img_size": 16, "depth": 1, "embed_dim": 12}
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=0, **options)
     save_file({name: value.contiguous() for name, value in model.state_dict().items()}, tmp_path / "vit.safetensors")
     backbone = {
         "_target_": "openbench.backbones.libraries.timm_model",
@@ -99,7 +100,7 @@ def test_a_network_without_a_classifier_is_scored_by_its_features(config, runtim
         "model": "vit_tiny_patch16_224",
         "weights": str(tmp_path / "vit.safetensors"),
         "num_classes": 0,
-        "options": {"img_size": 16},
+        "options": options,
     }
     record = run_config(config("knn.KNN", backbone=backbone), runtime).record
     assert record.backbone["num_classes"] == 0

@@ -108,7 +108,14 @@ def made(tmp_path_factory):
 
 def words(root):
     folders = [f"runtime.cache={root / 'cache'}", "runtime.progress=false", f"runtime.results={root / 'results'}"]
-    return ["+benchmark=digits", "training.recipe.epochs=1", "method=oodd", "method.queue=32", *folders]
+    return [
+        "+benchmark=digits",
+        "~benchmark.csid",
+        "training.recipe.epochs=1",
+        "method=oodd",
+        "method.queue=32",
+        *folders,
+    ]
 
 
 def records(root):
@@ -160,5 +167,5 @@ def test_a_stream_whose_record_exists_is_not_scored_again_and_verifies(made, cap
     ],
 )
 def test_bad_arguments_are_refused_by_name(word, message, capsys):
-    assert main(["run", "+benchmark=digits", "method=oodd", word]) == 2
+    assert main(["run", "+benchmark=openset_digits", "method=oodd", word]) == 2
     assert message in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from openbench.compose.config import composed
+from openbench.config.folders import shipped
 from openbench.core.features import FeatureSet, Head
 from openbench.core.method import LiveMethod, Method
 from openbench.core.preprocess import Preprocess
@@ -227,10 +227,10 @@ def test_two_classes_and_labels_must_be_left():
 
 def test_strategy_folds_recipes_and_seed_are_part_of_the_identity():
     words = ("held_out_classes", "synthetic", "validation", "none", "oracle")
-    typed = [(f"tune={word}",) for word in words]
-    typed += [("tune=held_out_classes", "tune.folds=4"), ("tune=held_out_classes", "tune.seed=1")]
-    typed += [("tune=synthetic", "tune.recipes=[noise]"), ("tune=synthetic", "tune.seed=1")]
-    nodes = [composed("run", ["+benchmark=digits", "method=knn", *more], None).config["tune"] for more in typed]
+    typed = [(word, {}) for word in words]
+    typed += [("held_out_classes", {"folds": 4}), ("held_out_classes", {"seed": 1})]
+    typed += [("synthetic", {"recipes": ["noise"]}), ("synthetic", {"seed": 1})]
+    nodes = [{**(shipped("tune", word) or {}), **values} for word, values in typed]
     assert len({digest(node) for node in nodes}) == len(typed)
     # Those of earlier records have what they had.
     assert [sorted(key for key in node if key[0] != "_") for node in nodes[2:5]] == [["strategy"]] * 3
