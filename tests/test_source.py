@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,7 +35,7 @@ from openbench.training.base import TrainingJob
 from openbench.training.loop.weights import build_training
 
 METHOD = """
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from openbench.core.method import LiveMethod
@@ -285,7 +285,7 @@ def names(digits) -> dict[str, str]:
         for name, method in (("KNN", KNN()), ("MSP", MSP()))
     }
     columns = str(FeatureStore(Path("x"))._folder(digits.network, digits.benchmark.id_test))
-    return found | {"weights": digits.job.digest, "columns": columns}
+    return found | {"weights": replace(digits.job).digest, "columns": columns}
 
 
 @pytest.mark.parametrize(
