@@ -18,6 +18,7 @@ def made(tmp_path_factory):
     """A results folder and a cache with one run of two methods on digits."""
     root = tmp_path_factory.mktemp("published")
     words = ["+benchmark=digits", "backbone=resnet8_digits", "training.recipe.epochs=1", "metrics.replicates=0"]
+    words += ["benchmark.preprocess.resize=8", "benchmark.preprocess.crop=8"]  # as they lie on the disk, not enlarged
     folders = [f"runtime.cache={root / 'cache'}", f"runtime.results={root / 'results'}", "runtime.progress=false"]
     for method in ("msp", "mls"):
         assert main(["run", *words, f"method={method}", "tune=none", *folders]) == 0
