@@ -35,7 +35,7 @@ from openbench.training.base import TrainingJob
 from openbench.training.loop.weights import build_training
 
 METHOD = """
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from openbench.core.method import LiveMethod
