@@ -269,7 +269,7 @@ ROOT = Path(openbench.__file__).parent.parent
 @pytest.fixture(scope="module")
 def digits():
     """A benchmark, a training and a network, of which names are made."""
-    config = scientific(compose("run", ["+benchmark=digits", "backbone=resnet8_digits"]), {"method": "msp"})
+    config = scientific(compose("run", ["+benchmark=openset_digits"]), {"method": "msp"})
     benchmark, training = build_benchmark(config["benchmark"]), build_training(config["training"])
     network = build(config["backbone"], "backbone", Backbone, num_classes=6, preprocess=benchmark.preprocess)
     job = TrainingJob.of(deepcopy(network), benchmark, training, 0)

@@ -27,8 +27,9 @@ def present(real_data):
 def test_cifar10_has_no_image_on_two_sides_but_the_known_one(composed, present):
     for name in ("cifar-10-batches-py", "cifar-100-python", "tin/val/images"):
         present(name)
-    some = "+benchmark.id.train.limit=5000"  # the others were compared once; their list has not changed since
-    bench = build_benchmark(composed("+benchmark=cifar10", "benchmark.incomplete=allow", some))
+    node = composed("+benchmark=cifar10")
+    node["id"]["train"]["limit"] = 5000  # the others were compared once; their list has not changed since
+    bench = build_benchmark({**node, "incomplete": "allow"})
     report = verify_benchmark(bench)
     assert report.ok, report
     (known,) = report.known
