@@ -94,7 +94,7 @@ def check_unfitted_raises_not_fitted(make: MethodFactory) -> None:
 
 def check_fit_returns_self(make: MethodFactory) -> None:
     """`fit` returns the method itself, so that calls chain."""
-    _, method, returned = _fitted_once(make)
+    _, method, _, returned = _fitted_once(make)
     if returned is not method:
         _fail(make, "fit must return self")
 
@@ -207,11 +207,10 @@ def check_leaves_the_network_as_it_was(make: MethodFactory) -> None:
 
 def check_hyper_parameters_stay_as_given(make: MethodFactory) -> None:
     """Hyper-parameters are stored verbatim and neither `fit` nor `score` changes them."""
-    method, data = make(), planted()
-    before = dict(method.params())
+    data, method, before, _ = _fitted_once(make)
     if type(method)(**before).params() != before:
         _fail(make, f"the constructor changes its arguments — given {before}")
-    scored(fitted(method, data), samples_of(method, data), data)
+    scored(method, samples_of(method, data), data)
     if method.params() != before:
         _fail(make, f"fit or score changed hyper-parameters from {before} to {method.params()}")
 
@@ -302,7 +301,7 @@ def all_checks() -> tuple[Check, ...]:
 
 def _ready(make: MethodFactory) -> tuple[Toy, Method, FeatureSet]:
     """Return the planted problem, the method that all checks share which only score, and samples to score."""
-    data, method, _ = _fitted_once(make)
+    data, method, _, _ = _fitted_once(make)
     return data, method, samples_of(method, data)
 
 
@@ -314,10 +313,11 @@ def _fresh(make: MethodFactory) -> tuple[Toy, Method, FeatureSet]:
 
 
 @lru_cache(maxsize=1)
-def _fitted_once(make: MethodFactory) -> tuple[Toy, Method, object]:
-    """Return the planted problem, a method that is fitted on it, and what its `fit` returned."""
+def _fitted_once(make: MethodFactory) -> tuple[Toy, Method, dict[str, Any], object]:
+    """Return the planted problem, a method fitted on it, its hyper-parameters before that, and what `fit` returned."""
     data, method = planted(), make()
-    return data, method, returned_by_fit(method, data)
+    before = dict(method.params())
+    return data, method, before, returned_by_fit(method, data)
 
 
 def _in_batches(method: Method, x: FeatureSet, data: Toy, size: int) -> Tensor:

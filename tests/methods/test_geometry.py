@@ -62,7 +62,7 @@ def parts(x, data, patterns) -> np.ndarray:
     return np.stack([logsumexp(z(x), axis=1), cosines], axis=1)
 
 
-@equals(CORE(), many=60, rtol=2e-5)
+@equals(CORE(), many=40, rtol=2e-5)
 def test_core_equals_residuals_taken_sample_by_sample(data, method):
     """Residuals of each training sample against its own class, averaged; z-scores by scipy."""
     features, labels = f(data.train), y(data.train)
@@ -191,7 +191,7 @@ def test_fdbd_classes_with_equal_weights_have_no_boundary():
     assert torch.all(twins <= 0)
 
 
-@equals(ORA("max"), ORA("mean"), ORA("min"), many=40, rtol=5e-6)
+@equals(ORA("max"), ORA("mean"), ORA("min"), many=20, rtol=5e-6)
 def test_ora_equals_angles_to_projections(data, method):
     """Every projection made, every angle taken by arccos, class by class and sample by sample."""
     features, labels, over = f(data.train), y(data.train), {"max": max, "mean": np.mean, "min": min}
