@@ -88,8 +88,9 @@ for part, chosen in (("train", rows), ("id_val", val), ("id_test", test)):
     x = features(whole[chosen])
     columns = pa.FixedSizeListArray.from_arrays(x.ravel(), x.shape[1])
     pq.write_table(pa.table({"features": columns, "label": labels[chosen]}), folder / f"{part}.parquet")
-for name, of_set in unknown.items():
-    np.save(folder / f"{name}.npy", features(of_set))
+unlabelled = {name: features(of_set) for name, of_set in unknown.items()}
+for name, x in unlabelled.items():
+    np.save(folder / f"{name}.npy", x)
 
 # %%
 # A benchmark of them
@@ -124,7 +125,5 @@ table = ob.records().query("benchmark == 'texts' and role == 'mean'")
 table.pivot_table("auroc", "method", "set", observed=True).sort_values("near", ascending=False).round(3)
 
 # %%
-lengths = {
-    name: np.linalg.norm(features(of_set), axis=1) for name, of_set in {"id_test": whole[test], **unknown}.items()
-}
-print({name: round(float(length.mean()), 2) for name, length in lengths.items()})
+rows_of = {"id_test": features(whole[test]), **unlabelled}
+print({name: round(float(np.linalg.norm(x, axis=1).mean()), 2) for name, x in rows_of.items()})

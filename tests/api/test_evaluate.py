@@ -57,11 +57,11 @@ def test_missing_images_may_be_allowed_by_an_argument(evaluate):
 def test_missing_sets_are_named_at_once_in_the_words_of_python(evaluate, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path / "empty"))
     with pytest.raises(DataError) as error:
-        evaluate(small(), ["msp", "knn"], benchmark="cifar10", overrides=[])
+        evaluate(small(), ["msp", "knn"], benchmark="mnist", overrides=[])
     text = str(error.value)
-    assert "benchmark 'cifar10': 10 of 10 data sets are missing or incomplete" in text.splitlines()[0]
+    assert "benchmark 'mnist': 7 of 7 data sets are missing or incomplete" in text.splitlines()[0]
     assert "id.train (needed by method 'knn', which is fitted on it)" in text
-    assert "overrides=['~benchmark.ood_val', '~benchmark.near.cifar100'" in text
+    assert "overrides=['~benchmark.ood_val', '~benchmark.far.notmnist'" in text
     assert 'incomplete="allow"' in text
     assert "benchmark.incomplete=allow" not in text
 

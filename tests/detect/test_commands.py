@@ -64,12 +64,12 @@ def test_an_unreadable_image_has_a_row_of_its_own_and_csv_cells_compute_nothing(
         (["score", "nowhere", "."], "holds no images"),
         (["score", "nowhere", "x.png"], "'x.png' not found"),
         (["score", "nowhere", __file__, "--out", "rows.xlsx"], "ends in none of .parquet, .csv, .jsonl"),
-        (["fit", "+benchmark=digits"], "out is not given"),
-        (["fit", "+benchmark=digits", "out=."], "exists"),
-        (["fit", "+benchmark=digits", f"out={__file__}/detector"], "test_commands.py' is not a folder"),
-        (["fit", "+benchmark=digits", "alhpa=0.1", "out=x"], "the config has no key 'alhpa'"),
-        (["fit", "+benchmark=digits", "alpha=5", "out=x"], "calibrate.alpha"),
-        (["fit", "+benchmark=digits", "calibration=train", "out=x"], "fit.calibration"),
+        (["fit", "+benchmark=openset_digits"], "out is not given"),
+        (["fit", "+benchmark=openset_digits", "out=."], "exists"),
+        (["fit", "+benchmark=openset_digits", f"out={__file__}/detector"], "test_commands.py' is not a folder"),
+        (["fit", "+benchmark=openset_digits", "alhpa=0.1", "out=x"], "the config has no key 'alhpa'"),
+        (["fit", "+benchmark=openset_digits", "alpha=5", "out=x"], "calibrate.alpha"),
+        (["fit", "+benchmark=openset_digits", "calibration=train", "out=x"], "fit.calibration"),
     ],
 )
 def test_bad_words_are_refused_before_anything_is_loaded(words, message, tmp_path, monkeypatch, capsys):
@@ -100,7 +100,7 @@ def digits(tmp_path_factory):
 
 
 def fit(*words):
-    return main(["fit", "+benchmark=digits", *words])
+    return main(["fit", "+benchmark=openset_digits", *words])
 
 
 @pytest.mark.usefixtures("digits")

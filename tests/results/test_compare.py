@@ -65,7 +65,7 @@ def record() -> ResultRecord:
 @pytest.mark.parametrize("part", [1, 20])
 def test_scores_that_differ_by_rounding_reproduce_although_some_counts_move(part):
     moved = 0
-    for seed in range(6):
+    for seed in (2, 3, 4):  # by which counts move
         sets = drawn(seed, {name: n // part for name, n in SIZES.items()})
         found = compare(measured(sets), measured(on_another_processor(sets, seed)))
         assert found.reproduces, [str(d) for d in found.differ]

@@ -3,12 +3,9 @@ import math
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +13,7 @@ import pytest
 from openbench.errors import RecordError
 from openbench.results.records.store import RecordStore, text_of
 
+from ..forked import Forked  # noqa: TID252 — the tests are no package
 from .records import make_record, undigested
 
 
@@ -73,19 +71,14 @@ def test_of_several_writers_at_once_exactly_one_wins_and_its_text_is_whole(tmp_p
 
 
 def test_what_a_killed_writer_leaves_is_no_record_and_does_not_stand_in_the_way(tmp_path):
-    program = (
-        "import os, sys, time\nsys.path.insert(0, sys.argv[2])\n"
-        "from tests.results.records import make_record, undigested\n"
-        "from openbench.results.records import store\n"
-        "os.link = lambda a, b: (print('written', flush=True), time.sleep(60))\n"
-        "store.RecordStore(sys.argv[1]).write(make_record(run_id='0' * 16))\n"
-    )
-    here = str(Path(__file__).parents[2])
-    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path), here], stdout=subprocess.PIPE) as writer:
-        assert writer.stdout.readline() == b"written\n"
-        os.kill(writer.pid, signal.SIGKILL)
-    store = RecordStore(tmp_path)
-    assert len([p for p in tmp_path.rglob("*") if p.is_file()]) == 1
+    store = RecordStore(tmp_path / "results")
+
+    def killed_before_it_is_in_place():
+        os.link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        store.write(make_record(run_id="0" * 16))
+
+    assert Forked(killed_before_it_is_in_place, tmp_path / "note").ended()[0] == -signal.SIGKILL
+    assert len([p for p in store.root.rglob("*") if p.is_file()]) == 1
     assert list(store) == []
     assert store.find("0" * 16) is None
     store.write(make_record(run_id="0" * 16))
