@@ -20,9 +20,9 @@ from .features.feature_toys import toy_backbone
 from .tiny_clip import NAME, backbone, library, weights
 
 DIGITS = ["+benchmark=digits", "~benchmark.csid", "~benchmark.ood_train", "~benchmark.far", "~benchmark.near.nine"]
-DIGITS += [f"+benchmark.{place}.limit=20" for place in ("id.val", "id.test", "near.eight")]
+DIGITS += ["+benchmark.id.val.limit=20", "+benchmark.id.test.limit=60", "+benchmark.near.eight.limit=20"]
 DIGITS += ["~benchmark.ood_val", "tune=none", "metrics.families=[ranking]", "metrics.replicates=0"]
-DIGITS += ["runtime.progress=false"]
+DIGITS += ["+benchmark.id.train.limit=300", "runtime.progress=false"]
 CLIP = ["backbone=open_clip", f"backbone.model={NAME}"]
 
 

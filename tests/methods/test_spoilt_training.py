@@ -30,9 +30,10 @@ NAMED_BY = {
 
 
 @cache
-def planted_once() -> Toy:
+def spoilt(change) -> Toy:
+    """The planted problem with fewer and changed ID samples, for all methods alike."""
     data = planted()
-    return replace(data, train=data.train[:200], val=data.val[:200])
+    return replace(data, train=change(data.train[:200]), val=change(data.val[:200]))
 
 
 def of(name: str) -> Method:
@@ -96,9 +97,7 @@ FITTED = {
 
 def told(change, name: str) -> torch.Tensor | str:
     """Scores of ID and OOD samples, by a method fitted on changed ID samples; what it says where it refuses these."""
-    data = planted_once()
-    data = replace(data, train=change(data.train), val=change(data.val))
-    method = of(name)
+    data, method = spoilt(change), of(name)
     try:
         method = fitted(method, data)
         return scored(method, samples_of(method, data), data)
