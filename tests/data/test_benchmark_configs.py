@@ -7,7 +7,6 @@ import torch
 from openbench.config.build import build
 from openbench.config.folders import shipped
 from openbench.core.benchmark import canonical
-from openbench.core.request import Role
 from openbench.data.benchmark_config import BenchmarkConfig, arranged, class_split
 from openbench.data.build import build_benchmark
 from openbench.data.dataset import SetConfig
@@ -67,16 +66,16 @@ def test_the_outliers_that_a_benchmark_names_have_no_class_that_it_tests(name, c
     """Without any data: the lists alone must keep what `with_outliers` checks."""
     nodes = composed_whole(f"+benchmark={name}")
     named = [nodes["outliers"]] if "outliers" in nodes else []
-    if name.startswith("cifar10"):
-        named.append(shipped("dataset", "imagenet_outliers"))
+    named += [shipped("dataset", "imagenet_outliers")] if name.startswith("cifar10") and name != "cifar10_small" else []
     known = {canonical(c) for c in nodes["benchmark"].get("known_overlap") or ()}
-    for node in named if name != "cifar10_small" else named[:1]:
+    for node in named:
         classes = {canonical(c) for c in SetConfig.from_node(node, "outliers").listing().class_names()}
         assert not classes & {canonical(c) for c in BenchmarkConfig.parse(nodes["benchmark"]).class_names}
-        for entry in BenchmarkConfig.parse(nodes["benchmark"]).sets:
-            if entry.role in (Role.OOD_VAL, Role.NEAR, Role.FAR):
-                of = {canonical(c) for c in entry.config.listing().class_names()}
-                assert not classes & of - known, entry.path
+        sets = [
+            s for s in BenchmarkConfig.parse(nodes["benchmark"]).sets if s.path.startswith(("near.", "far.", "ood_val"))
+        ]
+        of = {s.path: {canonical(c) for c in s.config.listing().class_names()} for s in sets}
+        assert {path: shared for path, names in of.items() if (shared := classes & names - known)} == {}
 
 
 @pytest.mark.parametrize("name", BENCHMARKS, scope="module")

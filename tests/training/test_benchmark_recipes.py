@@ -1,11 +1,9 @@
 """Every training on every benchmark: the common recipe of OpenOOD v1.5, what its paper changes, what is typed."""
 
-import re
 from typing import Any
 
 import pytest
 from hydra import compose as hydra_compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 from openbench import paths
 from openbench.compose.config import VERSION_BASE, compose, composed as whole, plain
@@ -93,22 +91,14 @@ def cut(recipe: dict[str, Any]) -> str:
     return recipe["augment"][0]["_target_"].rpartition(".")[2]
 
 
-def looked_at(training: str) -> set[str]:
-    """The data that a training names values for, and one of those that it names none for."""
-    text = (paths.config_dir() / "training" / f"{training}.yaml").read_text()
-    named = {data for data in COMMON if re.search(rf"by_data:.*{data}:", text)}
-    others = [data for data in COMMON if data not in named]
-    return named | set(others[TRAININGS.index(training) % len(others) :][:1] if others else [])
-
-
-def nodes_of(trainings: list[str], data: str) -> dict[str, Any]:
-    """The nodes of trainings on a benchmark, composed at once: each under its own name in place of `training`."""
+def nodes_of(data: str) -> dict[str, Any]:
+    """The nodes of all trainings on a benchmark, composed at once: each under its own name, not `training`."""
     cfg = compose("run", (f"+benchmark={data}", "training=palm"))
     recipe = cfg.hydra.runtime.choices["recipe@training.recipe"]
-    words = [word for name in trainings for word in (f"+training@{name}={name}", f"recipe@{name}.recipe={recipe}")]
+    words = [word for name in TRAININGS for word in (f"+training@{name}={name}", f"recipe@{name}.recipe={recipe}")]
     with initialize_config_dir(config_dir=str(paths.config_dir()), version_base=VERSION_BASE):
         found = hydra_compose(overrides=[*words, f"+benchmark.classes={cfg.benchmark.classes}"])
-    nodes = OmegaConf.to_container(found, resolve=True)
+    nodes = {name: plain(found, name) for name in TRAININGS}
     assert nodes["palm"] == plain(cfg, "training")  # a benchmark brings the recipe, and nothing else of a training
     return nodes
 
@@ -116,10 +106,7 @@ def nodes_of(trainings: list[str], data: str) -> dict[str, Any]:
 @pytest.mark.parametrize("data", COMMON)
 def test_a_training_has_the_common_recipe_but_for_what_is_its_own(data: str) -> None:
     offenders = []
-    trainings = [training for training in TRAININGS if data in looked_at(training)]
-    nodes = nodes_of(trainings, data)
-    for training in trainings:
-        node = nodes[training]
+    for training, node in nodes_of(data).items():
         assert isinstance(build(node).recipe, Recipe)
         epochs, batch, lr, crop = COMMON[data]
         common = {"epochs": epochs, "batch_size": batch, "lr": lr, "momentum": 0.9, "weight_decay": 5e-4}
