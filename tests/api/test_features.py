@@ -174,9 +174,11 @@ def test_nothing_of_the_size_of_the_features_is_kept_in_memory(tmp_path):
     sets = {"train": None, "id_val": None, "far": None, "near": {"x": RNG.normal(size=(10, d)) + 3}}
     head = RNG.normal(size=(2, d)), np.zeros(2)
     given = np.load(tmp_path / "x.npy", mmap_mode="r")
+    sets |= {"head": head, "metrics": {"families": ["ranking"]}}
+    evaluated(**sets, id_test=given[:9])  # imports what it needs
     tracemalloc.start()
     try:
-        evaluated(**sets, id_test=given, head=head, metrics={"families": ["ranking"]})
+        evaluated(**sets, id_test=given)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
