@@ -40,7 +40,7 @@ words = [
 results = ob.evaluate(
     "dinov2_vits14",
     benchmark="digits",
-    methods=["knn", "msp"],
+    methods=["knn", "msp", "energy"],
     overrides=words,
     tune="none",
     cache=folder / "cache",

@@ -34,7 +34,7 @@ def openbench(command: str) -> None:
 # On real data this is where the time goes. ``runtime.shards=3`` divides the images of each set in three; a job that has
 # made one takes the next that nobody works on, and the last job joins them. The network is trained before, as there are
 # no weights of it.
-settings = "+benchmark=openset_digits training.recipe.epochs=1"
+settings = "+benchmark=openset_digits training.recipe.epochs=2"
 openbench(f"extract {settings} runtime.shards=3")
 
 # %%

@@ -61,7 +61,7 @@ folder = tempfile.mkdtemp()
 results = ob.evaluate(
     model,
     benchmark="digits",
-    methods={"msp": "msp", "knn": KNN(k=5)},
+    methods={"msp": "msp", "energy": "energy", "knn": KNN(k=5)},
     preprocess=preprocess,
     name="two_convolutions",
     tune="none",

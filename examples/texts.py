@@ -114,7 +114,7 @@ openbench(f"data verify texts --config-dir {place}/texts")
 # goes on (``method='glob(*)'`` means all methods). KNN's shipped values of k begin at 50, the size of a whole class
 # here, so it gets others. They are chosen on the validation sets.
 run = f"--config-dir {place}/texts +benchmark=texts backbone.name=tfidf_svd metrics.replicates=0"
-openbench(f"run -m {run} method=mds,residual,energy,odin")
+openbench(f"run -m {run} method=mds,residual,vim,msp,energy,odin")
 openbench(f"run {run} method=knn 'method._space_.k=[1,2,5,10]'")
 
 # %%

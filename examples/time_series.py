@@ -94,7 +94,7 @@ openbench(f"data verify watch --config-dir {place}/watch")
 # -------
 # Each number is there twice: with ID test alone, and with the turned watch on the ID side (full spectrum).
 run = f"--config-dir {place}/watch +benchmark=watch backbone.name=spectrum metrics.replicates=0"
-openbench(f"run -m {run} method=mds,rmds,msp")
+openbench(f"run -m {run} method=mds,rmds,residual,vim,msp,energy")
 openbench(f"run {run} method=knn 'method._space_.k=[1,2,5,10]'")
 
 # %%
