@@ -3,7 +3,7 @@
 import copy
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -133,6 +133,8 @@ class _Problem:
         mean: (d,) float64 of the features.
         scale: root mean square of their deviations from it, over samples and features.
         means: (c, d) float64 of each class, around `mean`.
+        kind: in which it computes.
+        single: features, scaled, and labels of the only batch; empty if there are several.
     """
 
     def __init__(self, train: FeatureSet, classes: int) -> None:
@@ -152,18 +154,17 @@ class _Problem:
         self.train, self.classes, self.d, self.mean = train, classes, d, mean.numpy()
         self.scale = (square / (len(train) * d)) ** 0.5 or 1.0
         self.means = (sums / counts[:, None] - mean).numpy()
-        self._single: list[tuple[Tensor, Tensor]] = []
+        self.kind = torch.float64 if train.device.type == "cpu" else torch.float32
+        self.single = list(self._scaled()) if len(train) <= _BATCH else []  # it is read a thousand times
 
     def value(self, parameters: NDArray[np.float64], weight: float) -> tuple[float, NDArray[np.float64]]:
         """The objective over λ, and its gradient, at W (c, d) and b (c,), flattened one after the other.
 
         Divided by λ, a gradient of a given length bounds the distance to the best W, whatever λ is.
         """
-        kind = torch.float64 if self.train.device.type == "cpu" else torch.float32
-        device = self.train.device
-        W, b = (torch.from_numpy(part).to(device, kind) for part in self._parts(parameters))
+        W, b = (torch.from_numpy(part).to(self.train.device, self.kind) for part in self._parts(parameters))
         loss, dW, db = 0.0, torch.zeros(W.shape, dtype=torch.float64), torch.zeros(len(b), dtype=torch.float64)
-        for x, labels in self._scaled(kind):
+        for x, labels in self.single or self._scaled():
             log_p = torch.log_softmax(torch.addmm(b, x, W.T), dim=1)
             loss -= float(log_p.gather(1, labels[:, None]).double().sum())
             error = log_p.exp()
@@ -174,16 +175,11 @@ class _Problem:
         gradient = np.concatenate([(dW.numpy() / (n * weight) + flat).ravel(), db.numpy() / (n * weight)])
         return loss / (n * weight) + 0.5 * float((flat**2).sum()), gradient
 
-    def _scaled(self, kind: torch.dtype) -> Iterable[tuple[Tensor, Tensor]]:
-        """The features, scaled, and labels of each batch; a single one is kept, as it is read a thousand times."""
-        if self._single:
-            return self._single
-        mean = torch.from_numpy(self.mean).to(self.train.device, kind)
-        batches = (((rows.features.to(kind) - mean) / self.scale, rows.labels) for rows in self.train.batches(_BATCH))
-        if len(self.train) > _BATCH:
-            return batches
-        self._single = list(batches)
-        return self._single
+    def _scaled(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The features, scaled, and the labels of each batch."""
+        mean = torch.from_numpy(self.mean).to(self.train.device, self.kind)
+        for rows in self.train.batches(_BATCH):
+            yield (rows.features.to(self.kind) - mean) / self.scale, rows.labels
 
     def head(self, parameters: NDArray[np.float64]) -> Head:
         """The classifier of features as they are."""

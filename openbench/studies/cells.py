@@ -1,6 +1,5 @@
 """The cells of a study: the mean over the records of its runs, the published figure, and why a cell is empty."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -311,9 +310,9 @@ def _figure_lines(study: Study) -> _FigureLines:
 
 def _by_cells(every: _FigureLines, columns: tuple[str, ...]) -> _LinesBy:
     """The lines by what stands in some columns."""
-    found = defaultdict[tuple[str | None, ...], list[tuple[str, Mapping[str, str]]]](list)
+    found: dict[tuple[str | None, ...], list[tuple[str, Mapping[str, str]]]] = {}
     for line in every:
-        found[tuple(map(line[1].get, columns))].append(line)
+        found.setdefault(tuple(map(line[1].get, columns)), []).append(line)
     return found
 
 
