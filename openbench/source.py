@@ -159,12 +159,12 @@ def modules_of(*parts: object) -> dict[str, Path]:
 def file_of(code: Code) -> Path | None:
     """Return the file that defines a class or function; None for one that was typed into a session."""
     file = getattr(sys.modules.get(code.__module__), "__file__", None)
-    return _resolved(file) if file else None
+    return _resolved(file) if file and Path(file).is_file() else None
 
 
 @cache
-def _resolved(file: str) -> Path | None:
-    return Path(file).resolve() if Path(file).is_file() else None
+def _resolved(file: str) -> Path:
+    return Path(file).resolve()
 
 
 def note_maker(obj: object, maker: Code, values: Iterable[object]) -> None:

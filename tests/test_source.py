@@ -171,6 +171,8 @@ def test_a_file_that_was_edited_before_the_first_look_is_not_taken_for_the_code_
     assert changed_since_loaded(found) == ["own_method"]
     importlib.reload(mine)
     assert foreign_sources(mine.Mine())["own_method"] == sha256(mine.__file__)
+    (tmp_path / "own_method.py").unlink()
+    assert unknown_sources(foreign_sources(mine.Mine())) == ["own_method.Mine"]
 
 
 def test_what_was_replaced_in_memory_is_other_code(project, monkeypatch):
