@@ -182,6 +182,7 @@ def test_the_command_shown_for_a_backbone_is_one_of_a_benchmark_it_fits():
     for one in registry.entries("backbone"):
         words = shlex.split(usage(one, None))[4:]
         assert f"backbone={one.name}" in words
+        assert words[0].startswith("+benchmark=")
         chosen = dict(word.lstrip("+").split("=") for word in words if "." not in word.partition("=")[0])
         nodes = {group: shipped(group.partition("@")[0], name) for group, name in chosen.items()}
         names = (nodes["benchmark"] or {})["benchmark"].get("classes", "tiny_imagenet/classes")  # the first of a group

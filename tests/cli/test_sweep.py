@@ -39,6 +39,7 @@ def test_values_reach_the_jobs_of_a_sweep_as_they_reach_one_job(engine, configs)
     alone, swept = [[(type(node[f"v{n}"]), node[f"v{n}"]) for n in range(len(VALUES))] for node in nodes]
     assert "none" not in [found for _, found in alone]
     assert swept == alone
+    assert engine.overrides[0] == engine.overrides[1]
 
 
 def test_jobs_are_every_combination_the_last_key_changing_first(configs):
