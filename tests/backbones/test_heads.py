@@ -29,7 +29,9 @@ TRAIN, VAL = drawn(0), drawn(1, 60)
 X, Y = TRAIN.features.numpy().astype(np.float64), TRAIN.labels.numpy()
 
 
-def test_linear_probe_is_scikit_learns_at_the_chosen_weight():
+@pytest.mark.parametrize("batch", [90, 40])
+def test_linear_probe_is_scikit_learns_at_the_chosen_weight(batch, monkeypatch):
+    monkeypatch.setattr(heads, "_BATCH", batch)
     found = linear_probe(TRAIN, VAL, CLASSES)
     scaled = (X - X.mean(0)) / np.sqrt(((X - X.mean(0)) ** 2).mean())
     oracle = LogisticRegression(C=1 / (len(X) * found.about["lambda"]), tol=1e-10, max_iter=10_000).fit(scaled, Y)

@@ -127,3 +127,10 @@ def test_a_fitted_instance_is_checked_anew():
     method = KNN()
     method.bank_ = 1
     assert len(ob.testing.check_method(method).checks) == len(all_checks())
+
+
+def test_a_class_whose_code_has_changed_is_checked_anew(monkeypatch):
+    fit = KNN.fit
+    ob.testing.check_method(KNN)
+    monkeypatch.setattr(KNN, "fit", lambda *given: fit(*given) and None)
+    assert "fit must return self" in refused(KNN)
