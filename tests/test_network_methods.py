@@ -66,5 +66,5 @@ def test_an_ensemble_runs_every_kind_of_method_and_shares_its_members(run):
 
 
 def test_a_method_for_ensembles_is_refused_elsewhere(run, capsys):
-    run("method=ensemble", results="none", code=2)
+    assert run("method=ensemble", results="none", code=2) == {}
     assert "no layer 'members'" in capsys.readouterr().err

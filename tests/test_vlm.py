@@ -1,5 +1,7 @@
 """Vision–language methods as a user runs them, with a small open_clip model of random weights, really loaded."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from openbench.__main__ import main
 from openbench.core.record import ResultRecord, RunIdentity
 from openbench.detect.detector import Detector
 from openbench.detect.saved import load_detector
-from openbench.engine.compatibility import refuse_missing_parts
+from openbench.engine.compatibility import check_classes, refuse_missing_parts
 from openbench.engine.run import RunSpec
 from openbench.engine.tune import Tuning
 from openbench.errors import ConfigError, DataError, NotApplicableError
@@ -136,8 +138,10 @@ def test_copies_cost_one_pass_each_and_are_kept(run):
 
 
 def test_a_kind_of_copies_that_does_not_exist_is_named():
+    toy = toy_backbone()
+    benchmark = SimpleNamespace(classes=range(toy.num_classes))
     with pytest.raises(ConfigError, match="method 'cover': corruption — found 'fogs', allowed: gaussian_noise"):
-        refuse_missing_parts(toy_backbone(), CoVer(MSP(), ["fogs"], [1]), "cover")
+        check_classes(benchmark, toy, CoVer(MSP(), ["fogs"], [1]), "cover")
 
 
 def test_a_detector_by_text_is_kept_as_a_graph(tmp_path):

@@ -79,8 +79,11 @@ def test_the_outliers_that_a_benchmark_names_have_no_class_that_it_tests(name, c
 
 
 @pytest.mark.parametrize("name", BENCHMARKS, scope="module")
-def test_the_recipe_of_a_benchmark_can_be_built(name, composed_whole):
-    assert isinstance(build(composed_whole(f"+benchmark={name}")["training"]["recipe"]), Recipe)
+def test_the_recipe_of_a_benchmark_can_be_built_also_with_the_warm_up_of_contrastive_trainings(name, composed_whole):
+    recipe = composed_whole(f"+benchmark={name}")["training"]["recipe"]
+    short = name.startswith(("rebench", "cifar10_32px", "cifar10_small"))  # with ten epochs or fewer
+    warm = {} if short else {"warmup_epochs": 10}
+    assert isinstance(build({**recipe, **warm}), Recipe)
 
 
 def test_full_spectrum_adds_csid_sets_to_the_benchmark_and_changes_nothing_else(composed):

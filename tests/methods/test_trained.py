@@ -8,7 +8,7 @@ from scipy.stats import entropy
 
 from openbench.core.features import FeatureSet, Head
 from openbench.core.request import Field
-from openbench.errors import ConfigError
+from openbench.errors import NotApplicableError
 from openbench.methods.gradients import GODIN
 from openbench.methods.trained import CSI, MCD, MOS, SNGP, ConfBranch, Dropout, Ensemble, RotPred, WeightedEnergy
 
@@ -105,7 +105,7 @@ def test_dropout_averages_the_probabilities_of_thinned_features() -> None:
 
 
 def test_a_network_without_the_output_is_named(network) -> None:
-    with pytest.raises(ConfigError, match="has no layer 'confidence'"):
+    with pytest.raises(NotApplicableError, match="has no layer 'confidence'"):
         network.outputs(torch.zeros(1, 3, 8, 8), ConfBranch().request)
 
 
