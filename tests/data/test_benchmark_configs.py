@@ -81,8 +81,7 @@ def test_the_outliers_that_a_benchmark_names_have_no_class_that_it_tests(name, c
 @pytest.mark.parametrize("name", BENCHMARKS, scope="module")
 def test_the_recipe_of_a_benchmark_can_be_built_also_with_the_warm_up_of_contrastive_trainings(name, composed_whole):
     recipe = composed_whole(f"+benchmark={name}")["training"]["recipe"]
-    short = name.startswith(("rebench", "cifar10_32px", "cifar10_small"))  # with ten epochs or fewer
-    warm = {} if short else {"warmup_epochs": 10}
+    warm = {} if name.startswith(("rebench", "cifar10_32px", "cifar10_small")) else {"warmup_epochs": 10}  # few epochs
     assert isinstance(build({**recipe, **warm}), Recipe)
 
 
