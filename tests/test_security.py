@@ -28,7 +28,7 @@ def test_the_page_names_tests_that_exist():
 
 
 # A file without any of these words has no such call, and need not be parsed.
-WORDS = re.compile(r"\b(eval|exec|system|popen|\w*load|loads|Unpickler|shell|trust_remote_code)\b")
+WORDS = re.compile(r"\b(eval|exec|system|popen|\w*load|loads|\w*Unpickler|shell|trust_remote_code)\b")
 
 
 def forbidden(call: ast.Call, file: str) -> bool:
@@ -64,7 +64,7 @@ def test_no_source_does_what_the_page_says_is_never_done():
     [
         *("eval(x)", "exec(x)", "os.system(x)", "os.popen(x)", "subprocess.run(x, shell=True)"),
         *("yaml.load(x)", "yaml.unsafe_load(x)", "yaml.safe_load(x)", "OmegaConf.load(x)"),
-        *("pickle.load(x)", "pickle.loads(x)", "pickle.Unpickler(x)", "joblib.load(p)"),
+        *("pickle.load(x)", "pickle.loads(x)", "OwnUnpickler(x)", "joblib.load(p)"),
         *("torch.load(p)", "torch.load(p, weights_only=False)", "np.load(p)", "np.load(p, allow_pickle=True)"),
         "from_pretrained(x, trust_remote_code=True)",
     ],
