@@ -341,6 +341,12 @@ def test_an_image_that_cannot_be_scored_takes_no_other_with_it(server):
     assert server.not_scored
 
 
+def to_the_end(act):
+    """Run a coroutine in a thread of its own: in this one, the browser of other tests may keep a loop running."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, act).result()
+
+
 def test_a_spent_budget_of_pixels_lets_others_wait():
     async def budget():
         pixels = Budget(10)
@@ -357,7 +363,7 @@ def test_a_spent_budget_of_pixels_lets_others_wait():
             assert not waits.done()
         await asyncio.wait_for(waits, 1)
 
-    asyncio.run(budget())
+    to_the_end(budget())
 
 
 def test_what_waits_for_room_has_no_decoder():
@@ -374,7 +380,7 @@ def test_what_waits_for_room_has_no_decoder():
         async with service.batches.running():
             assert await service._rows([encoded(form="WEBP")] * 2) == [{}, {}]
 
-    asyncio.run(request())
+    to_the_end(request())
     assert not alive
 
 
@@ -397,4 +403,4 @@ def test_images_of_a_cancelled_request_leave_the_queue_at_once():
             over.set()
             assert await first == [{}]
 
-    asyncio.run(cancelled())
+    to_the_end(cancelled())
