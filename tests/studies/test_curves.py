@@ -50,6 +50,13 @@ def test_oscr_curves_count_right_answers_over_accepted_ood(kind, heights, area):
     assert found.published == 0.9
 
 
+def test_each_ood_set_is_a_panel_under_its_own_name():
+    run = scored()
+    above = replace(run.sets[1], name="b", scores=np.float32([6.0, 7.0, 8.0]))
+    panels = KINDS["oscr"]([replace(run, sets=[*run.sets, above])]).panels
+    assert {name: line.value for name, (line,) in panels.items()} == pytest.approx({"toy: a": 0.5, "toy: b": 0.75})
+
+
 def test_rates_cross_between_the_thresholds_that_hold_them_equal():
     chart = KINDS["autc"]([scored()])
     fpr, fnr = only(chart.panels)
