@@ -169,6 +169,8 @@ def test_published_figures_are_found_by_what_stands_in_their_columns(tmp_path, m
     assert (knn.difference.verdict, none.published) == ("*", None)
     only = study(tmp_path, text + "only_published: true\n")
     assert of(only, [])[1][1].reason == "not in the published table"
+    with pytest.raises(ConfigError, match=r"file 'printed\.csv' has no key 'percnt'; did you mean 'percent'"):
+        of(study(tmp_path, text.replace("value: percent", "value: percnt")), [])
 
 
 @pytest.mark.parametrize(
