@@ -14,11 +14,12 @@ import openbench as ob
 from openbench import paths
 from openbench.__main__ import main
 from openbench._compat import prepare_torchvision
+from openbench.config.folders import shipped
 from openbench.core.features import FeatureSet
 from openbench.core.method import LiveMethod
 from openbench.core.request import Field, Request, Role
 from openbench.engine.prepare import build_method
-from openbench.errors import ConfigError, MethodError, NotApplicableError
+from openbench.errors import ConfigError, MethodError, NotApplicableError, OpenbenchError
 from openbench.methods.libraries import LibraryDetector
 from openbench.public import foreign_targets
 from openbench.source import foreign_sources
@@ -308,11 +309,17 @@ BAD = {
 
 
 @pytest.mark.parametrize("detector", BAD)
-def test_a_class_that_cannot_be_a_detector_is_one_message(detector, capsys):
-    assert main(["run", "+benchmark=digits", "method=pytorch_ood", f"method.detector={detector}"]) == 2
+def test_a_class_that_cannot_be_a_detector_is_one_message(detector):
+    with pytest.raises(OpenbenchError, match=re.escape(BAD[detector])) as found:
+        build_method({**shipped("method", "pytorch_ood"), "detector": detector, "_name_": "pytorch_ood"})
+    assert "\n" not in str(found.value)
+
+
+def test_a_detector_that_is_not_there_is_one_message_of_a_run(capsys):
+    assert main(["run", "+benchmark=digits", "method=pytorch_ood", "method.detector=pytorch_ood.detector.KNM"]) == 2
     out, err = capsys.readouterr()
-    assert BAD[detector] in err
-    assert (out, err.count("error"), err.count("\n")) == ("", err.count("error"), 1)
+    assert BAD["pytorch_ood.detector.KNM"] in err
+    assert (out, err.count("\n")) == ("", 1)
 
 
 def test_a_detector_that_needs_more_than_features_is_refused_with_the_reason(data):
