@@ -312,8 +312,8 @@ def _up_to_date(records: RecordStore, folder: Path, states: Mapping[str, Path], 
     """The table of a benchmark as parquet: a row for each set of each record; empty without records.
 
     The first row of a record has what the record says of its run, as JSON: a text for each field, since most of them
-    recur. `unable` is NaN. A record is known by the
-    state of its file; where the cache cannot be written, records are parsed again next time.
+    recur. `unable` is NaN. A record is known by the state of its file; where the cache cannot be written, records are
+    parsed again next time.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

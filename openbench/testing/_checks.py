@@ -225,7 +225,7 @@ def check_learnt_state_ends_in_underscore(make: MethodFactory) -> None:
 
 def check_refit_equals_fresh_fit(make: MethodFactory) -> None:
     """`fit` forgets: after a fit on other data of another shape, it learns what a new object would."""
-    data, fresh, x = _ready(make)
+    data, fresh, x = _fresh(make)
     used = fitted(fitted(make(), planted(seed=1, classes=4, free=16)), data)
     _same(make, scored(fresh, x, data), scored(used, x, data), "a second fit gives other scores than a first one")
 

@@ -12,6 +12,7 @@ from scipy import stats
 
 from openbench.errors import ConfigError
 from openbench.metrics.rank_ranges import kendall_taus
+from openbench.results.leaderboard import plots
 from openbench.results.leaderboard.matrix import matrices, needed, packed_boards, table_csv, tables
 from openbench.results.leaderboard.plots import accuracy_picture
 from openbench.results.leaderboard.ranking import boards
@@ -218,3 +219,15 @@ def test_benchmarks_are_compared_by_the_methods_that_all_have_with_seeds_average
     assert matrix.taus[0, 1, 0] == pytest.approx(stats.kendalltau(*np.array(values).T).statistic)
     assert matrix.notes == ("Not compared, as numbers are missing: gen, mls, sngp, vim, toy · sngp.",)
     assert "Kendall's τ between the two orders is -1.00 [" in matrix.summary()
+
+
+def test_all_methods_beyond_the_colours_are_grey_points_over_their_networks(matrix, monkeypatch):
+    monkeypatch.setattr(plots, "COLOURS", plots.COLOURS[:1])
+    (axes,) = accuracy_picture(matrix).axes
+    named, grey = sorted(axes.lines, key=lambda line: line.get_color() == "0.6")
+    assert len(named.get_xydata()) == 3
+    worse = 100 * matrix.values[1:4]
+    accuracy = [100 * network.accuracy for network in matrix.networks]
+    assert sorted(map(tuple, grey.get_xydata())) == sorted(
+        (x, y) for line in worse for x, y in zip(accuracy, line, strict=True)
+    )
