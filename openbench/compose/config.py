@@ -70,18 +70,21 @@ def _by_data(general: Any, others: Mapping[str, Any], *, _root_: DictConfig) -> 
 OmegaConf.register_new_resolver("by_data", _by_data, replace=True)
 
 
-def compose(command: str, overrides: Sequence[str], config_dir: Path | None = None) -> DictConfig:
+def compose(
+    command: str, overrides: Sequence[str], config_dir: Path | None = None, sweep: Sequence[str] = ()
+) -> DictConfig:
     """Return the config of a command as Hydra would hand it to a job, with Hydra's own node.
 
     Args:
         command: the primary config: run, train, extract or check.
         overrides: as typed on the command line; no sweeps.
         config_dir: a folder of the user's group files, searched after ours.
+        sweep: the overrides of the sweep that this is a job of, for messages.
 
     Raises:
         ConfigError: the overrides or config files do not compose.
     """
-    with explained(command, overrides, config_dir):
+    with explained(command, sweep or overrides, config_dir):
         return _composed(command, overrides, config_dir)
 
 
@@ -349,7 +352,7 @@ def _spelt(overrides: Sequence[str], config: Mapping[str, Node], benchmark: str)
     words = [f"+benchmark={benchmark}", *words_of(chosen)]
     for override in parse(overrides):
         key = override.key_or_group
-        if key in ("benchmark", *chosen) or key.partition(".")[0] in (RUNTIME, HYDRA):
+        if key in ("benchmark", *chosen) or re.split("[./]", key)[0] in (RUNTIME, HYDRA):
             continue
         typed = "" if override.is_delete() else f"={word(override.value())}"
         words.append(f"{override.get_key_element()}{typed}")

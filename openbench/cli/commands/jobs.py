@@ -262,14 +262,22 @@ class HydraCommand:
             raise ConfigError("a sweep runs every combination — leave out hydra/sweeper; `tune` searches settings")
         every = [*(f"{key}={value}" for key, value in (cfg.hydra.sweeper.params or {}).items()), *words]
         swept = configs.swept_keys(every, config_dir)
-        labels = [configs.label(job, swept) for job in configs.jobs(every, config_dir)]
+        jobs = configs.jobs(every, config_dir)
+        labels = [configs.label(job, swept) for job in jobs]
         if not labels:
             raise ConfigError(f"no job to run — the sweep in {' '.join(args.overrides)} names nothing that exists")
         sweep = Sweep(_folder(cfg, common), self.name, args.overrides, swept, labels)
         sweep.write()
         try:
-            argv = [*words, f"hydra.sweep.dir={quoted(str(sweep.folder))}", "-m"]
-            self._hydra(Namespace(overrides=words, config_dir=config_dir), argv)
+            if cfg.hydra.runtime.choices["hydra/launcher"] == "basic":
+                # All of them before the first begins, which Hydra does as well, and then does again.
+                composing = ((job, configs.compose(self.name, job, config_dir, words)) for job in jobs)
+                ready = [(job, self._ready(cfg, cfg.hydra.runtime.choices, job)) for job, cfg in composing]
+                for number, (job, nodes) in enumerate(ready):
+                    self._do(sweep, number, job, nodes)
+            else:
+                argv = [*words, f"hydra.sweep.dir={quoted(str(sweep.folder))}", "-m"]
+                self._hydra(Namespace(overrides=words, config_dir=config_dir), argv)
         except (OpenbenchError, OSError):
             raise
         except Exception as error:  # of the launcher, which has lost a process
@@ -284,26 +292,38 @@ class HydraCommand:
         return max(outcome.code for outcome in sweep.outcomes())
 
     def job(self, cfg: DictConfig) -> None:
-        """Do one job of a sweep in any process, print its errors, and write its outcome.
+        """Do one job of a sweep in a process that a launcher began."""
+        known = HydraConfig.get()
+        # Unresolved: an override may itself hold an interpolation.
+        overrides: list[str] = OmegaConf.to_container(known.overrides.task, resolve=False)  # type: ignore[assignment]
+        ready = self._ready(cfg, known.runtime.choices, overrides)
+        self._do(Sweep.read(Path(known.sweep.dir)), int(known.job.num), overrides, ready)
+
+    def _ready(
+        self, cfg: DictConfig, choices: Mapping[str, str], overrides: Sequence[str]
+    ) -> configs.Composed | Exception:
+        """A job's nodes, or what is wrong with them."""
+        try:
+            return configs.nodes(self.name, cfg, choices, overrides)
+        except Exception as error:
+            return error
+
+    def _do(self, sweep: Sweep, number: int, overrides: Sequence[str], ready: configs.Composed | Exception) -> None:
+        """Do one job of a sweep, print its errors, and write its outcome.
 
         A failed job must not end the sweep that it is part of, so only interrupts are raised.
         """
-        known = HydraConfig.get()
-        folder, number = Path(known.sweep.dir), int(known.job.num)
-        sweep = Sweep.read(folder)
-        # Unresolved: an override may itself hold an interpolation.
-        overrides: list[str] = OmegaConf.to_container(known.overrides.task, resolve=False)  # type: ignore[assignment]
         begun = Outcome(FAILED, "", NOT_ENDED, {}, number, configs.label(overrides, sweep.swept))
-        begun.write(folder)
+        begun.write(sweep.folder)
         title = sweep.title(number, begun.label)
         with messages():
             logger.info(f"{title}{sweep.left()}")
         start = time.monotonic()
         others = configs.label(overrides, [key for key in sweep.swept if key not in ("benchmark", "method")])
         try:
-            job = configs.nodes(self.name, cfg, known.runtime.choices, overrides)
-            call = Call(job.config, job.runtime, job.overrides, others, _shared(folder))
-            outcome = self._act(call)
+            if isinstance(ready, Exception):
+                raise ready
+            outcome = self._act(Call(ready.config, ready.runtime, ready.overrides, others, _shared(sweep.folder)))
         except BrokenPipeError:
             raise
         except Exception as error:
@@ -313,7 +333,7 @@ class HydraCommand:
             how = f"skipped: {NOT_APPLICABLE} —" if outcome.status == NOT_APPLICABLE else "error:"
             print(f"{title}: {how} {line}", file=sys.stderr, flush=True)
         seconds = round(time.monotonic() - start, 3)
-        replace(outcome, job=number, label=begun.label, seconds=seconds).write(folder)
+        replace(outcome, job=number, label=begun.label, seconds=seconds).write(sweep.folder)
 
     def _hydra(self, args: Namespace, argv: list[str]) -> None:
         """Call `hydra.main`, whose errors then come out as ours."""
