@@ -365,7 +365,8 @@ def _stored_runs(content: bytes, needed: Keep) -> Iterator[tuple[str, Run]]:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    table = pq.ParquetFile(pa.BufferReader(content))
+    facts = [_RUN + one.name for one in fields(Run) if one.name != "metrics"]
+    table = pq.ParquetFile(pa.BufferReader(content), read_dictionary=facts)
     keys = [name.removeprefix(_METRIC) for name in table.schema_arrow.names if name.startswith(_METRIC)]
     names = table.read([_SET])[_SET].unique().to_pylist()
     keys = [key for key in keys if any(needed(name, key) for name in names)]
@@ -377,7 +378,6 @@ def _stored_runs(content: bytes, needed: Keep) -> Iterator[tuple[str, Run]]:
         known = [(keys[at], values[at]) for at in asked[name] if values[at] is not None]
         if known:
             metrics.setdefault(state, {})[name] = {k: _UNABLE if isnan(number) else number for k, number in known}
-    facts = [_RUN + one.name for one in fields(Run) if one.name != "metrics"]
     first = table.read([_STATE, *facts])
     first = first.filter(pc.is_valid(first[facts[0]]))
     for state, *values in zip(first[_STATE].to_pylist(), *(_parsed(first[name]) for name in facts), strict=True):
@@ -386,7 +386,7 @@ def _stored_runs(content: bytes, needed: Keep) -> Iterator[tuple[str, Run]]:
 
 def _parsed(column: Any) -> list[Any]:
     """The values of a column of JSON; each text is parsed once."""
-    encoded = column.combine_chunks().dictionary_encode()
+    encoded = column.combine_chunks()
     values = [from_json(text) for text in encoded.dictionary.to_pylist()]
     return [values[index] for index in encoded.indices.to_pylist()]
 

@@ -276,9 +276,9 @@ def mean_over(runs: Sequence[Run], name: str, key: str) -> Estimate | str | None
         key: of a metric; None is returned if any run lacks it.
     """
     recorded = [run.metrics.get(name, {}).get(key) for run in runs]
-    if any(value is None for value in recorded):
+    if None in recorded:
         return None
-    numbers = [value for value in recorded if isinstance(value, float | int)]
+    numbers = [value for value in recorded if isinstance(value, (float, int))]
     if len(numbers) < len(recorded):
         return "unable"
     if len(numbers) > 1 and (len(set(numbers)) > 1 or not key.startswith("n_")):  # counts of sets do not vary
