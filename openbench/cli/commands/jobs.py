@@ -271,10 +271,9 @@ class HydraCommand:
         try:
             if cfg.hydra.runtime.choices["hydra/launcher"] == "basic":
                 # All of them before the first begins, which Hydra does as well, and then does again.
-                composing = ((job, configs.compose(self.name, job, config_dir, words)) for job in jobs)
-                ready = [(job, self._ready(cfg, cfg.hydra.runtime.choices, job)) for job, cfg in composing]
-                for number, (job, nodes) in enumerate(ready):
-                    self._do(sweep, number, job, nodes)
+                composed = [configs.compose(self.name, job, config_dir, words) for job in jobs]
+                for number, (job, one) in enumerate(zip(jobs, composed, strict=True)):
+                    self._do(sweep, number, one, one.hydra.runtime.choices, job)
             else:
                 argv = [*words, f"hydra.sweep.dir={quoted(str(sweep.folder))}", "-m"]
                 self._hydra(Namespace(overrides=words, config_dir=config_dir), argv)
@@ -296,19 +295,11 @@ class HydraCommand:
         known = HydraConfig.get()
         # Unresolved: an override may itself hold an interpolation.
         overrides: list[str] = OmegaConf.to_container(known.overrides.task, resolve=False)  # type: ignore[assignment]
-        ready = self._ready(cfg, known.runtime.choices, overrides)
-        self._do(Sweep.read(Path(known.sweep.dir)), int(known.job.num), overrides, ready)
+        self._do(Sweep.read(Path(known.sweep.dir)), int(known.job.num), cfg, known.runtime.choices, overrides)
 
-    def _ready(
-        self, cfg: DictConfig, choices: Mapping[str, str], overrides: Sequence[str]
-    ) -> configs.Composed | Exception:
-        """A job's nodes, or what is wrong with them."""
-        try:
-            return configs.nodes(self.name, cfg, choices, overrides)
-        except Exception as error:
-            return error
-
-    def _do(self, sweep: Sweep, number: int, overrides: Sequence[str], ready: configs.Composed | Exception) -> None:
+    def _do(
+        self, sweep: Sweep, number: int, cfg: DictConfig, choices: Mapping[str, str], overrides: Sequence[str]
+    ) -> None:
         """Do one job of a sweep, print its errors, and write its outcome.
 
         A failed job must not end the sweep that it is part of, so only interrupts are raised.
@@ -321,9 +312,8 @@ class HydraCommand:
         start = time.monotonic()
         others = configs.label(overrides, [key for key in sweep.swept if key not in ("benchmark", "method")])
         try:
-            if isinstance(ready, Exception):
-                raise ready
-            outcome = self._act(Call(ready.config, ready.runtime, ready.overrides, others, _shared(sweep.folder)))
+            job = configs.nodes(self.name, cfg, choices, overrides)
+            outcome = self._act(Call(job.config, job.runtime, job.overrides, others, _shared(sweep.folder)))
         except BrokenPipeError:
             raise
         except Exception as error:
