@@ -1,4 +1,4 @@
-"""A sweep whose second job kills its process; started by test_launchers.py."""
+"""What the processes of test_launchers.py do: the second job of their sweep kills its process."""
 
 import os
 import signal
@@ -7,9 +7,9 @@ import time
 import types
 from pathlib import Path
 
-from openbench.cli.commands.jobs import HydraCommand, Outcome
+from openbench.cli.commands.jobs import Outcome
 
-# Its processes compute nothing, and need not load torch.
+# They compute nothing, and need not load torch.
 ENGINE = types.ModuleType("openbench.engine.prepare")
 ENGINE.SharedObjects = object  # type: ignore[attr-defined]
 sys.modules[ENGINE.__name__] = ENGINE
@@ -23,9 +23,3 @@ def act(call):
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGKILL)
     return Outcome(0, "went well", "written")
-
-
-if __name__ == "__main__":
-    import killed_jobs  # by its own name, which the launcher's processes can import
-
-    sys.exit(HydraCommand("run", killed_jobs.act)(sys.argv[1:]))

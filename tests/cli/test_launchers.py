@@ -1,16 +1,14 @@
 """Sweeps by Hydra's launchers: one that loses a process, and where the logs of Slurm lie."""
 
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
+from contextlib import redirect_stderr
 
 import pytest
 from omegaconf import OmegaConf
 
-import openbench
 from openbench import paths
+from openbench.cli.commands.jobs import HydraCommand
+from tests.forked import Forked
 
 
 def needs(name: str) -> pytest.MarkDecorator:
@@ -20,25 +18,25 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 
 @needs("joblib")
-def test_a_sweep_that_lost_a_process_lists_what_is_missing(tmp_path):
-    script, root = Path(__file__).parent / "killed_jobs.py", Path(openbench.__file__).parent.parent
-    places = {"OPENBENCH_CACHE": str(tmp_path), "PYTHONPATH": f"{root}:{script.parent}"}
-    killed = subprocess.run(
-        # Of a benchmark that is composed quickly, as nothing is computed.
-        [sys.executable, script, "-m", "+benchmark.name=x", "seed=0,1", "runtime=joblib", "hydra.launcher.n_jobs=2"],
-        env={**os.environ, **places},
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert killed.returncode == 1, killed.stderr
-    assert "Traceback" not in killed.stderr
-    assert "error: the launcher stopped: TerminatedWorkerError" in killed.stderr
-    rows = {
-        line.split()[1]: line.split(maxsplit=2)[2].strip() for line in killed.stdout.splitlines() if "seed=" in line
-    }
+def test_a_sweep_that_lost_a_process_lists_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # Of a benchmark that is composed quickly, as nothing is computed.
+    words = ["-m", "+benchmark.name=x", "seed=0,1", "runtime=joblib", "hydra.launcher.n_jobs=2"]
+
+    def sweep() -> None:
+        from tests.cli.killed_jobs import act  # by a name which the launcher's processes can import
+
+        with (tmp_path / "stderr").open("w") as told, redirect_stderr(told):
+            assert HydraCommand("run", act)(words) == 1
+
+    code, said = Forked(sweep, tmp_path / "stdout", OPENBENCH_CACHE=str(tmp_path)).ended()
+    assert code == 0, said
+    told = (tmp_path / "stderr").read_text()
+    assert "Traceback" not in told
+    assert "error: the launcher stopped: TerminatedWorkerError" in told
+    rows = {line.split()[1]: line.split(maxsplit=2)[2].strip() for line in said.splitlines() if "seed=" in line}
     assert rows == {"seed=0": "written", "seed=1": "not ended"}
-    assert "; the same command goes on (" in killed.stderr.splitlines()[-1]
+    assert "; the same command goes on (" in told.splitlines()[-1]
 
 
 @needs("submitit")
