@@ -6,6 +6,7 @@ its words, and each stretch of it becomes TeX, which the manual shows as MathML.
 
 import re
 import unicodedata
+from functools import cache
 
 from latex2mathml.converter import convert
 
@@ -106,6 +107,7 @@ def _closed(run: list[str]) -> list[str]:
     return [before, _shown(inner), after, text[len(text.rstrip(" ,;:.")) :]]
 
 
+@cache  # methods share half of them
 def _shown(formula: str) -> str:
     """A formula between `$` signs; as words if it is none, such as a name with two underscores."""
     if not formula:

@@ -253,7 +253,7 @@ class ClassFolders(Source):
     def find(self, place: Path, keys: Sequence[str]) -> FoundImages | None:
         """Return the keys whose file names occur in one of the class folders."""
         folder_of = {name: folder for folder in sorted(names_below(place)) for name in names_below(place / folder)}
-        names = [key.rpartition("/")[2] for key in keys]
+        names = [key.rpartition("/")[2] for key in keys] if folder_of else []
         present = np.array([name in folder_of for name in names], dtype=bool)
         files = [f"{place}/{folder_of[name]}/{name}" for name in names if name in folder_of]
         return FoundImages(FileItems(files), present) if files else None
