@@ -41,7 +41,8 @@ def test_the_wheel_holds_every_config_and_manifest_and_no_test(wheel):
         missing = {f"openbench/{f.relative_to(ROOT).as_posix()}" for f in files} - names
         assert files, folder
         assert missing == set(), folder
-    assert "openbench/py.typed" in names
+    modules = {f.relative_to(ROOT).as_posix() for f in (ROOT / "openbench").rglob("*.py")}
+    assert modules | {"openbench/py.typed"} <= names
     assert not [name for name in names if name.startswith(("tests/", "results/", "scripts/"))]
 
 

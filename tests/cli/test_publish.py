@@ -19,6 +19,7 @@ def made(tmp_path_factory):
     root = tmp_path_factory.mktemp("published")
     words = ["+benchmark=digits", "backbone=resnet8_digits", "training.recipe.epochs=1", "metrics.replicates=0"]
     words += ["benchmark.preprocess.resize=8", "benchmark.preprocess.crop=8"]  # as they lie on the disk, not enlarged
+    words += ["~benchmark.csid", *(f"benchmark.{part}.limit=60" for part in ("id.train", "id.test", "near.eight"))]
     folders = [f"runtime.cache={root / 'cache'}", f"runtime.results={root / 'results'}", "runtime.progress=false"]
     for method in ("msp", "mls"):
         assert main(["run", *words, f"method={method}", "tune=none", *folders]) == 0
