@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from math import sqrt
+from math import pi, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -370,9 +370,10 @@ def _mixture(study: Study, grid: Grid) -> Grid:
     rng = np.random.default_rng(0)
     y = rng.choice(len(_MEANS), size, p=_WEIGHTS)
     x = rng.normal(_MEANS[y])
-    losses = (_densities(x).argmax(axis=0) != y).astype(np.float64)
+    classes = _densities(x)
+    losses = (classes.argmax(axis=0) != y).astype(np.float64)
     outside = rng.normal(mean, _OOD_DEVIATION, round(size * _PRIOR / (1 - _PRIOR)))
-    ids, ood = _ideal(x, mean), _ideal(outside, mean)
+    ids, ood = _ideal(x, classes, mean), _ideal(outside, _densities(outside), mean)
 
     def filled(cell: Cell, curve: SelectiveCurve) -> Cell:
         value = _METRICS[cell.column.key](curve)
@@ -392,10 +393,9 @@ def _mixture(study: Study, grid: Grid) -> Grid:
 
 def _densities(x: Floats) -> Floats:
     """(3, n) densities of the classes, weighted."""
-    return np.asarray(_WEIGHTS[:, None] * norm.pdf(x, _MEANS[:, None]))
+    return np.asarray(_WEIGHTS[:, None] * (np.exp(-((x - _MEANS[:, None]) ** 2) / 2) / sqrt(2 * pi)))
 
 
-def _ideal(x: Floats, mean: float) -> tuple[Floats, Floats]:
-    """Both scores of inputs."""
-    classes = _densities(x)
+def _ideal(x: Floats, classes: Floats, mean: float) -> tuple[Floats, Floats]:
+    """Both scores of inputs, of which the classes have these densities."""
     return 1 - classes.max(axis=0) / classes.sum(axis=0), norm.pdf(x, mean, _OOD_DEVIATION) / classes.sum(axis=0)
