@@ -8,7 +8,8 @@ from openbench.results.records.store import RecordStore
 
 SHORT = ["+benchmark=digits", "training.recipe.epochs=2", "runtime.progress=false"]
 SHORT += ["benchmark.preprocess.resize=8", "benchmark.preprocess.crop=8"]  # as they lie on the disk, not enlarged
-SHORT += ["~benchmark.csid", "~benchmark.far", "~benchmark.ood_train"]
+SHORT += ["~benchmark.csid", "~benchmark.far", "~benchmark.ood_train", "~benchmark.near.nine"]
+SHORT += [f"+benchmark.{part}.limit=60" for part in ("id.val", "id.test", "ood_val", "near.eight")]
 ENSEMBLE = ["backbone=ensemble", "backbone@backbone.member=resnet8_digits", "backbone.members=2"]
 
 
