@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -164,14 +164,14 @@ def entry(group: str, name: str, config_dir: Path | None = None) -> Entry:
     return found[name]
 
 
-def method_facts() -> dict[str, MethodFacts]:
-    """Return {method as typed: facts for the site} of what openbench ships and can be made here."""
+def method_facts(names: Container[str] | None = None) -> dict[str, MethodFacts]:
+    """Return {method as typed: facts for the site} of what openbench ships and can be made here, or of some of it."""
     from openbench.detect.recommend import method_of
     from openbench.engine.compatibility import Requirements
 
     facts = {}
     for entry in entries("method"):
-        method = method_of(entry.name, {})
+        method = method_of(entry.name, {}) if names is None or entry.name in names else None
         if method is not None:
             required = Requirements(method)
             facts[entry.name] = MethodFacts(required.family, required.needs, *entry.about(), required.fitted_on)
