@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
 from io import BytesIO
-from itertools import compress, groupby
+from itertools import groupby
 from math import isnan, nan
 from pathlib import Path
 from time import time_ns
@@ -372,12 +372,12 @@ def _stored_runs(content: bytes, needed: Keep) -> Iterator[tuple[str, Run]]:
     keys = [key for key in keys if any(needed(name, key) for name in names)]
     asked = {name: [at for at, key in enumerate(keys) if needed(name, key)] for name in names}
     rows = table.read([_STATE, _SET, *(_METRIC + key for key in keys)])
-    chosen = [bool(asked[name]) for name in rows[_SET].to_pylist()]
+    rows = rows.filter(pc.is_in(rows[_SET], pa.array([name for name in names if asked[name]], pa.string())))
     metrics: dict[str, dict[str, dict[str, Value]]] = {}
-    for state, name, *values in zip(*(compress(column.to_pylist(), chosen) for column in rows.columns), strict=True):
-        known = [(keys[at], values[at]) for at in asked[name] if values[at] is not None]
+    for state, name, *values in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        known = {keys[at]: _UNABLE if isnan(v) else v for at in asked[name] if (v := values[at]) is not None}
         if known:
-            metrics.setdefault(state, {})[name] = {k: _UNABLE if isnan(number) else number for k, number in known}
+            metrics.setdefault(state, {})[name] = known
     first = table.read([_STATE, *facts])
     first = first.filter(pc.is_valid(first[facts[0]]))
     for state, *values in zip(first[_STATE].to_pylist(), *(_parsed(first[name]) for name in facts), strict=True):
