@@ -13,6 +13,7 @@ from openbench.compose.config import composed
 from openbench.engine import prepare
 from openbench.errors import ConfigError, DataError, NotApplicableError
 from openbench.methods.knn import KNN
+from openbench.methods.msp import MSP
 
 from ..prepared import run_config  # noqa: TID252 — the tests are no package
 from .own_models import DIGITS, small
@@ -57,7 +58,7 @@ def test_missing_images_may_be_allowed_by_an_argument(evaluate):
 def test_missing_sets_are_named_at_once_in_the_words_of_python(evaluate, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path / "empty"))
     with pytest.raises(DataError) as error:
-        evaluate(small(), ["msp", "knn"], benchmark="mnist", overrides=[])
+        evaluate(small(), [MSP(), KNN()], benchmark="mnist", overrides=[])
     text = str(error.value)
     assert "benchmark 'mnist': 7 of 7 data sets are missing or incomplete" in text.splitlines()[0]
     assert "id.train (needed by method 'knn', which is fitted on it)" in text
@@ -67,9 +68,9 @@ def test_missing_sets_are_named_at_once_in_the_words_of_python(evaluate, tmp_pat
 
 
 def test_features_that_the_call_itself_made_are_not_said_to_be_reused(evaluate):
-    found = evaluate(small(), ["msp", "knn"], tune="none")
+    found = evaluate(small(), ["msp", KNN()])
     assert "reused " not in repr(found).replace("reused only by", "")
-    again = repr(evaluate(small(), ["msp", "knn"], tune="none"))
+    again = repr(evaluate(small(), ["msp", KNN()]))
     assert again.count("reused: nothing was computed") == again.replace("reused only by", "").count("reused") == 1
 
 
@@ -110,7 +111,7 @@ def test_several_models_are_evaluated_on_one_benchmark_that_is_opened_once(evalu
 
 def test_a_wrong_number_of_classes_is_refused_where_the_method_reads_them(evaluate, tmp_path):
     with pytest.raises(NotApplicableError, match=r"'msp' reads logits.*'small' has 10 output.*'digits' has 6"):
-        evaluate(small(classes=10), ["knn", "msp"])
+        evaluate(small(classes=10), [KNN(), "msp"])
     assert not files(tmp_path)  # the first of the two was not run
     # Its features are those of the network with as many classes as there are: both draw them first.
     found = [evaluate(small(classes=n), KNN(k=2))["knn"].metrics["eight"]["auroc"] for n in (10, 6)]
@@ -125,7 +126,7 @@ def test_every_method_is_checked_before_the_first_is_run(evaluate, monkeypatch, 
         evaluate("resnet8_digits", ["knn", "neglabel"], preprocess=None, overrides=words)
     model = small()
     with pytest.raises(NotApplicableError, match="method 'knn' reads features, but backbone 'lambda' has logits only"):
-        evaluate(lambda x: model(x), ["msp", "knn"])
+        evaluate(lambda x: model(x), ["msp", KNN()])
     with pytest.raises(NotApplicableError, match="'gram' reads maps of its layers, but backbone 'small' has features"):
         evaluate(model, ["msp", "gram"])
 
