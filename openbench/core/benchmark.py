@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -226,6 +227,7 @@ class Benchmark:
             )
 
 
+@lru_cache(maxsize=2**15)  # the same names are compared again for every pair of sets
 def canonical(name: str) -> str:
     """Return a class name in lower case, words joined by single underscores; names are compared in this form."""
     return re.sub(r"[^0-9a-z]+", "_", name.lower()).strip("_")
