@@ -10,7 +10,7 @@ from openbench.data import download
 from openbench.data.download import DataSource, RemoteFile
 from openbench.errors import DataError
 
-PHOTOS = 200  # of ten digits
+PHOTOS = 120  # of ten digits
 
 
 @pytest.fixture
