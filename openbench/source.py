@@ -44,7 +44,7 @@ _NONCE = "nonce_"
 _INSTALLED = ("site-packages", "dist-packages")
 
 Code = type | Callable[..., Any]
-_Functions = Mapping[str, set[CodeType]]  # by qualified name
+_Functions = Mapping[str, list[CodeType]]  # by qualified name
 # Module → its spec (a reload replaces it), the SHA-256 of its file when it was loaded, and the functions in that file.
 _seen: dict[str, tuple[ModuleSpec | None, str, _Functions]] = {}
 
@@ -102,7 +102,7 @@ def loaded_sha256(name: str, file: Path, codes: Mapping[str, Code] | None = None
         for key, value in {**vars(module), **(codes or {})}.items()
         if (value.__qualname__ in classes if isinstance(value, type) else key in functions)
     }
-    changed = [code for key, code in _loaded_functions(own) if code not in functions.get(key, {code})]
+    changed = [code for key, code in _loaded_functions(own) if code not in functions.get(key, [code])]
     if not changed:
         _seen[name] = first
         return first[1]
@@ -122,14 +122,15 @@ def _loaded_functions(values: Mapping[str, Any]) -> Iterator[tuple[str, CodeType
 
 
 def _functions_in(file: Path) -> _Functions:
-    """The functions that a file defines."""
-    functions: dict[str, set[CodeType]] = defaultdict(set)
-    tree = _tree(file)
-    pending = [compile(tree, file, "exec", dont_inherit=True)] if tree else []
+    """The functions that a file defines; none if it is compiled or invalid."""
+    functions: dict[str, list[CodeType]] = defaultdict(list)
+    pending: list[CodeType] = []
+    with suppress(SyntaxError, ValueError):
+        pending += [compile(file.read_bytes(), file, "exec", dont_inherit=True)] if file.suffix == ".py" else []
     while pending:
         for code in pending.pop().co_consts:
             if isinstance(code, CodeType):
-                functions[code.co_qualname].add(code)
+                functions[code.co_qualname].append(code)
                 pending.append(code)
     return functions
 
@@ -246,6 +247,7 @@ def closure(starts: Mapping[str, Path], ours: bool = False) -> dict[str, Path]:
         ours: whether openbench's own modules are followed too.
     """
     modules: dict[str, Path] = {}
+    found = set[tuple[str, str, bool]]()  # what several modules import is looked up once
     pending = list(starts.items())
     skipped = (_LIBRARIES if ours else {OURS, *_LIBRARIES}) | _VERSIONED
     while pending:
@@ -259,7 +261,8 @@ def closure(starts: Mapping[str, Path], ours: bool = False) -> dict[str, Path]:
             with suppress(ImportError):  # a relative import in a module without a package
                 imported = resolve_name(text, package)
                 same = _top(imported) == _top(name)
-                if _top(imported) not in skipped:
+                if _top(imported) not in skipped and (imported, root, same) not in found:
+                    found.add((imported, root, same))
                     pending += [
                         (module, path)
                         for module, path in _modules_on_the_way(imported, root, same)
@@ -270,9 +273,10 @@ def closure(starts: Mapping[str, Path], ours: bool = False) -> dict[str, Path]:
 
 @cache
 def _imports_of(file: Path, modified: int) -> tuple[str, ...]:
-    """What a file imports, e.g. `json`, `.base.name`."""
-    tree = _tree(file)
-    return tuple(dict.fromkeys(_imports(tree))) if tree else ()
+    """What a file imports, e.g. `json`, `.base.name`; nothing if it is compiled or invalid."""
+    with suppress(SyntaxError, ValueError):
+        return tuple(dict.fromkeys(_imports(ast.parse(file.read_bytes())))) if file.suffix == ".py" else ()
+    return ()
 
 
 def _imports(node: ast.AST) -> Iterator[str]:
@@ -289,13 +293,6 @@ def _imports(node: ast.AST) -> Iterator[str]:
         yield from [name] if isinstance(name, str) else []
     for child in ast.iter_child_nodes(node):
         yield from _imports(child)
-
-
-def _tree(file: Path) -> ast.Module | None:
-    """The syntax tree of a file; None for a compiled or an invalid one."""
-    with suppress(SyntaxError, ValueError):
-        return ast.parse(file.read_bytes()) if file.suffix == ".py" else None
-    return None
 
 
 def _modules_on_the_way(name: str, root: str, same: bool) -> Iterator[tuple[str, Path]]:
