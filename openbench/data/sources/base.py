@@ -115,7 +115,7 @@ def _read(path: Path) -> tuple[bytes, Image]:
         with Pillow.open(io.BytesIO(content), formats=FORMATS) as picture:
             if picture.mode.startswith(DEEP):
                 raise ValueError(f"more than 8 bits (mode {picture.mode}), scale it to 0…255 and save 8-bit grey")
-            return content, np.asarray(picture if picture.mode == "L" else picture.convert("RGB"))
+            return content, np.asarray(picture if picture.mode in ("L", "RGB") else picture.convert("RGB"))
     except (OSError, SyntaxError, ValueError, Pillow.DecompressionBombError) as error:
         raise DataError(
             f"image '{path}' cannot be read ({error}) — get the file again, or delete it and run with "
