@@ -108,8 +108,8 @@ def made(tmp_path_factory):
 
 def words(root):
     folders = [f"runtime.cache={root / 'cache'}", "runtime.progress=false", f"runtime.results={root / 'results'}"]
-    quick = ["+benchmark=digits", "training.recipe.epochs=1"]
-    return [*quick, "method=oodd", "method.queue=32", *folders]
+    small = [f"benchmark.preprocess.{key}=8" for key in ("resize", "crop")]  # a quarter of the pixels
+    return ["+benchmark=digits", *small, "training.recipe.epochs=1", "method=oodd", "method.queue=32", *folders]
 
 
 def records(root):
