@@ -50,18 +50,17 @@ def words(folder):
     return [*chosen, f"backbone.weights='{folder / 'vit.pt'}'"]
 
 
-def ready(folder, words, *more):
-    config, runtime = job(folder, *words, *more)
+def ready(config, runtime):
     benchmark, setting = build_benchmark(config["benchmark"]), Runtime.from_config(runtime)
     with logged() as said:
         return ready_backbone(config, benchmark, setting)[0], benchmark, FeatureStore(setting.features), said
 
 
 def test_a_head_is_fitted_once_recorded_and_read_back(tmp_path, words):
-    first, benchmark, store, said = ready(tmp_path, words)
+    first, benchmark, store, said = ready(*job(tmp_path, *words))
     assert said[0] == "head: linear_probe of dinov2_vits14 is fitted on 90 images of digits"
     assert first.name == "dinov2_vits14_linear_probe"
-    again, _, _, silent = ready(tmp_path, words)
+    again, _, _, silent = ready(*job(tmp_path, *words))
     assert silent == []
     assert again.digest == first.digest
     assert torch.equal(again.head.weight, first.head.weight)
@@ -74,35 +73,35 @@ def test_a_head_is_fitted_once_recorded_and_read_back(tmp_path, words):
     assert record.metrics["id"]["accuracy"] == pytest.approx(accuracy)
     (kept,) = (tmp_path / "cache/heads").glob("*.npz")
     kept.write_bytes(kept.read_bytes()[:-1] + b"x")
-    repaired, _, _, said = ready(tmp_path, words)
+    repaired, _, _, said = ready(*job(tmp_path, *words))
     assert said[0].endswith("has changed since it was written — fitted again")
     assert torch.equal(repaired.head.weight, first.head.weight)
 
 
 def test_heads_share_the_features_and_differ_in_identity(folder, words):
-    ready(folder, words)  # caches the features
-    made = {kind: ready(folder, words, f"backbone.head={kind}") for kind in ("nearest_mean", "knn", "linear_probe")}
-    assert len({backbone.digest for backbone, *_ in made.values()}) == 3
-    assert [backbone.passes for backbone, *_ in made.values()] == [0, 0, 0]
-    knn = run_config(*job(folder, *words, "backbone.head=knn")).record
+    node, runtime = job(folder, *words)  # composed once
+    ready(node, runtime)  # caches the features
+    config = {k: {**node, "backbone": {**node["backbone"], "head": k}} for k in ("nearest_mean", "knn", "linear_probe")}
+    made = [ready(of_kind, runtime)[0] for of_kind in config.values()]
+    assert len({backbone.digest for backbone in made}) == 3
+    assert [backbone.passes for backbone in made] == [0, 0, 0]
+    knn = run_config(config["knn"], runtime).record
     assert knn.backbone["head"] == {"kind": "knn"}
     for method, read in (("odin", "input gradients"), ("react", "the head")):
-        with pytest.raises(
-            NotApplicableError, match=f"'{method}' reads {read}, but backbone 'dinov2_vits14_knn' has feat"
-        ):
-            run_config(*job(folder, *words, "backbone.head=knn", f"method={method}"))
+        wrong = f"'{method}' reads {read}, but backbone 'dinov2_vits14_knn' has feat"
+        with pytest.raises(NotApplicableError, match=wrong):
+            run_config({**config["knn"], "method": {**shipped("method", method), "_name_": method}}, runtime)
 
 
 def test_methods_that_take_gradients_see_the_linear_head(folder, words):
-    backbone, benchmark, store, _ = ready(folder, words)
+    backbone, benchmark, store, _ = ready(*job(folder, *words))
     still = Request(perturb=Perturb(epsilon=0.0))
     clean, moved = (store.get(backbone, benchmark.id_test, request) for request in (Request(), still))
     assert moved.logits.numpy() == pytest.approx(clean.logits.numpy(), abs=1e-4)
     step = store.get(backbone, benchmark.id_test, Request(perturb=Perturb(epsilon=0.01))).logits
     assert not torch.allclose(step, clean.logits, atol=1e-4)
     with backbone.frozen() as whole:
-        images = torch.zeros(2, 3, SIDE, SIDE)
-        assert whole(images).shape == (2, 6)
+        assert whole(torch.zeros(2, 3, SIDE, SIDE)).shape == (2, 6)
 
 
 @pytest.mark.parametrize("stem", FOUNDATION)
@@ -120,8 +119,8 @@ def test_every_foundation_model_runs_small(stem):
 
 
 def test_a_head_is_named_by_what_it_was_fitted_on(folder, words):
-    backbone, benchmark, _, _ = ready(folder, words)
-    fewer, other, _, said = ready(folder, words, "benchmark.id.train.limit=80")
+    backbone, benchmark, _, _ = ready(*job(folder, *words))
+    fewer, other, _, said = ready(*job(folder, *words, "benchmark.id.train.limit=80"))
     assert said
     assert other.id_train.digest != benchmark.id_train.digest
     assert fewer.digest != backbone.digest

@@ -19,7 +19,7 @@ RELEASED = SimpleNamespace(name="resnet20_cifar10", num_classes=10, classifies=T
 def config(**chosen: str) -> dict:
     names = {"backbone": "resnet20_cifar10", "training": "cross_entropy", "method": "msp", **chosen}
     words = [f"{'+' * (group == 'augment')}{group}={name}" for group, name in names.items()]
-    return scientific(compose("run", ["+benchmark=cifar10", *words]), names)
+    return scientific(compose("run", ["+benchmark=openset_digits", *words]), names)
 
 
 def refused(training: str, found=RELEASED, **chosen: str) -> str:
@@ -51,7 +51,7 @@ def test_what_the_message_says_is_a_backbone_that_waits_for_training(monkeypatch
         lambda self, path, sha256=None: self.load_state(self.module().state_dict(), "own"),
     )
     (words,) = re.findall(r"backbone=finetuned \S+", refused("ish"))
-    cfg = compose("run", ["+benchmark=cifar10", *words.rstrip(";").split()])
+    cfg = compose("run", ["+benchmark=openset_digits", *words.rstrip(";").split()])
     node = scientific(cfg, {})["backbone"]
     made = build(node, "backbone", num_classes=10, preprocess=BENCHMARK.preprocess, classes=CLASSES)
     assert not made.trained
