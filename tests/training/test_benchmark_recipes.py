@@ -1,5 +1,6 @@
 """Every training on every benchmark: the common recipe of OpenOOD v1.5, what its paper changes, what is typed."""
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -91,13 +92,19 @@ def cut(recipe: dict[str, Any]) -> str:
     return recipe["augment"][0]["_target_"].rpartition(".")[2]
 
 
-def nodes_of(data: str) -> dict[str, Any]:
-    """The nodes of all trainings on a benchmark, composed at once: each under its own name, not `training`."""
-    cfg = compose("run", (f"+benchmark={data}", "training=palm"))
-    recipe = cfg.hydra.runtime.choices["recipe@training.recipe"]
+@cache
+def with_recipe(recipe: str) -> Any:
+    """All trainings, composed at once: each under its own name, not `training`; the data are to be named."""
     words = [word for name in TRAININGS for word in (f"+training@{name}={name}", f"recipe@{name}.recipe={recipe}")]
     with initialize_config_dir(config_dir=str(paths.config_dir()), version_base=VERSION_BASE):
-        found = hydra_compose(overrides=[*words, f"+benchmark.classes={cfg.benchmark.classes}"])
+        return hydra_compose(overrides=[*words, "+benchmark.classes=null"])
+
+
+def nodes_of(data: str) -> dict[str, Any]:
+    """The nodes of all trainings on a benchmark."""
+    cfg = compose("run", (f"+benchmark={data}", "training=palm"))
+    found = with_recipe(cfg.hydra.runtime.choices["recipe@training.recipe"])
+    found.benchmark.classes = cfg.benchmark.classes
     nodes = {name: plain(found, name) for name in TRAININGS}
     assert nodes["palm"] == plain(cfg, "training")  # a benchmark brings the recipe, and nothing else of a training
     return nodes
