@@ -72,8 +72,7 @@ def check_declares_where_labels_come_from(make: MethodFactory) -> None:
 def check_reads_only_declared_fields(make: MethodFactory) -> None:
     """`fit` and `score` run on the declared columns alone; labels are gone before `score`."""
     try:
-        data, method, x = _ready(make)
-        scored(method, x, data)
+        _first_scores(make)
     except FieldError as error:
         _fail(make, f"reads a column that its request does not name: {error}")
 
@@ -101,11 +100,10 @@ def check_fit_returns_self(make: MethodFactory) -> None:
 
 def check_scores_are_one_float32_per_sample(make: MethodFactory) -> None:
     """Scores have shape (n,), dtype float32 and no gradient."""
-    data, method, x = _ready(make)
-    scores = scored(method, x, data)
-    if scores.shape != (len(x),) or scores.dtype != torch.float32 or scores.requires_grad:
+    n, scores = len(_ready(make)[2]), _first_scores(make)
+    if scores.shape != (n,) or scores.dtype != torch.float32 or scores.requires_grad:
         kind = f"{tuple(scores.shape)} {scores.dtype} requires_grad={scores.requires_grad}"
-        _fail(make, f"scores must be ({len(x)},) torch.float32 without gradient — found {kind}")
+        _fail(make, f"scores must be ({n},) torch.float32 without gradient — found {kind}")
 
 
 def check_scores_are_finite(make: MethodFactory) -> None:
@@ -115,9 +113,10 @@ def check_scores_are_finite(make: MethodFactory) -> None:
         {name: torch.cat([c[:40], 100 * c[40:80], 0 * c[80:120]]) for name, c in x.columns.items()},
         {name: torch.cat([m[:40], 100 * m[40:80], 0 * m[80:120]]) for name, m in x.maps.items()},
     )
-    for what, rows in (("planted samples", x), ("samples scaled by 100 and by 0", extreme)):
-        if bad := int((~scored(method, rows, data).isfinite()).sum()):
-            _fail(make, f"{bad} of {len(rows)} scores of {what} are not finite")
+    scores = {"planted samples": _first_scores(make), "samples scaled by 100 and by 0": scored(method, extreme, data)}
+    for what, found in scores.items():
+        if bad := int((~found.isfinite()).sum()):
+            _fail(make, f"{bad} of {len(found)} scores of {what} are not finite")
 
 
 def check_scores_do_not_depend_on_batch_size(make: MethodFactory) -> None:
@@ -136,7 +135,7 @@ def check_scores_do_not_depend_on_order(make: MethodFactory) -> None:
     if isinstance(method, StreamingMethod):
         return
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
-    _same(make, scored(method, x, data)[order], scored(method, x[order], data), "shuffled rows give other scores")
+    _same(make, _first_scores(make)[order], scored(method, x[order], data), "shuffled rows give other scores")
 
 
 def check_a_score_depends_on_no_later_image(make: MethodFactory) -> None:
@@ -155,8 +154,7 @@ def check_a_score_depends_on_no_later_image(make: MethodFactory) -> None:
 
 def check_score_learns_nothing(make: MethodFactory) -> None:
     """Scoring one set does not change the scores of another."""
-    data, method, x = _fresh(make)
-    before = scored(method, x, data)
+    data, method, x, before, _ = _fitted_again(make)
     scored(method, declared(data.ood_test, read_by(method)).without_labels(), data)
     _same(make, before, scored(method, x, data), "scoring other samples in between changes scores", 0.0)
 
@@ -189,8 +187,7 @@ def check_leaves_the_network_as_it_was(make: MethodFactory) -> None:
     method = make()
     if not isinstance(method, LiveMethod):
         return
-    data = planted()
-    fitted(method, data)
+    data, method, _ = _ready(make)
     network, images = network_with(data.head), images_with(data.id_test.features[:20])
     before, pristine = network.weights_sha256, images.clone()
     method.score_images(images, network)
@@ -207,53 +204,39 @@ def check_leaves_the_network_as_it_was(make: MethodFactory) -> None:
 
 def check_hyper_parameters_stay_as_given(make: MethodFactory) -> None:
     """Hyper-parameters are stored verbatim and neither `fit` nor `score` changes them."""
-    data, method, before, _ = _fitted_once(make)
+    _, method, before, _ = _fitted_once(make)
     if type(method)(**before).params() != before:
         _fail(make, f"the constructor changes its arguments — given {before}")
-    scored(method, samples_of(method, data), data)
+    _first_scores(make)
     if method.params() != before:
         _fail(make, f"fit or score changed hyper-parameters from {before} to {method.params()}")
 
 
 def check_learnt_state_ends_in_underscore(make: MethodFactory) -> None:
     """Attributes that `fit` and `score` set have a name that ends in `_`."""
-    data, method, x = _ready(make)
-    scored(method, x, data)
+    method = _ready(make)[1]
+    _first_scores(make)
     if names := sorted(name for name in set(vars(method)) - set(vars(make())) if not name.endswith("_")):
         _fail(make, f"learnt attributes without a final underscore: {', '.join(names)}")
 
 
 def check_refit_equals_fresh_fit(make: MethodFactory) -> None:
     """`fit` forgets: after a fit on other data of another shape, it learns what a new object would."""
-    data, fresh, x = _fresh(make)
+    data, _, x, fresh, _ = _fitted_again(make)
     used = fitted(fitted(make(), planted(seed=1, classes=4, free=16)), data)
-    _same(make, scored(fresh, x, data), scored(used, x, data), "a second fit gives other scores than a first one")
+    _same(make, fresh, scored(used, x, data), "a second fit gives other scores than a first one")
 
 
 def check_deterministic(make: MethodFactory) -> None:
     """Two fits under different global seeds give equal scores: randomness comes from the method's own generator."""
-    results = []
-    with _global_random_state():
-        for seed in (0, 1):
-            torch.manual_seed(seed)
-            np.random.seed(seed)  # noqa: NPY002 - the legacy global state is what is tested
-            random.seed(seed)
-            data, method, x = _fresh(make)
-            results.append(scored(method, x, data))
-    if not torch.equal(*results):
+    if not torch.equal(_first_scores(make), _fitted_again(make)[3]):
         _fail(make, "two fits and scores of the same data differ — draw from a generator with a fixed seed")
 
 
 def check_leaves_global_random_state(make: MethodFactory) -> None:
     """`fit` and `score` neither draw from nor seed the global generators."""
-    with _global_random_state():
-        # A newly seeded state could equal the one that the method seeds.
-        torch.rand(5), np.random.random(5), random.random()  # noqa: NPY002
-        before = _random_state()
-        data, method, x = _fresh(make)
-        scored(method, x, data)
-        if _random_state() != before:
-            _fail(make, "the global random state changed — use a torch.Generator or numpy Generator")
+    if not _fitted_again(make)[4]:
+        _fail(make, "the global random state changed — use a torch.Generator or numpy Generator")
 
 
 def check_pickles(make: MethodFactory) -> None:
@@ -263,7 +246,7 @@ def check_pickles(make: MethodFactory) -> None:
         scores = scored(pickle.loads(pickle.dumps(method)), x, data)
     except Exception as error:
         _fail(make, f"cannot be pickled after fit and score again — {type(error).__name__}: {error}")
-    _same(make, scored(method, x, data), scores, "scores differ after pickling")
+    _same(make, _first_scores(make), scores, "scores differ after pickling")
 
 
 def check_separates_planted_clusters(make: MethodFactory) -> None:
@@ -305,19 +288,38 @@ def _ready(make: MethodFactory) -> tuple[Toy, Method, FeatureSet]:
     return data, method, samples_of(method, data)
 
 
-def _fresh(make: MethodFactory) -> tuple[Toy, Method, FeatureSet]:
-    """Return the same of a method that has scored nothing."""
-    data = planted()
-    method = fitted(make(), data)
-    return data, method, samples_of(method, data)
-
-
 @lru_cache(maxsize=1)
 def _fitted_once(make: MethodFactory) -> tuple[Toy, Method, dict[str, Any], object]:
     """Return the planted problem, a method fitted on it, its hyper-parameters before that, and what `fit` returned."""
     data, method = planted(), make()
     before = dict(method.params())
     return data, method, before, returned_by_fit(method, data)
+
+
+@lru_cache(maxsize=1)
+def _first_scores(make: MethodFactory) -> Tensor:
+    """Return what the shared method says of the samples, as a rule before it has scored anything else."""
+    data, method, x = _ready(make)
+    return scored(method, x, data)
+
+
+@lru_cache(maxsize=1)
+def _fitted_again(make: MethodFactory) -> tuple[Toy, Method, FeatureSet, Tensor, bool]:
+    """Return what `_ready` does, of a second method, its first scores, and if global generators are as they were.
+
+    These start from a seed of their own.
+    """
+    with _global_random_state():
+        torch.manual_seed(1)
+        np.random.seed(1)  # noqa: NPY002 - the legacy global state is what is tested
+        random.seed(1)
+        # A newly seeded state could equal the one that the method seeds.
+        torch.rand(5), np.random.random(5), random.random()  # noqa: NPY002
+        before, data = _random_state(), planted()
+        method = fitted(make(), data)
+        x = samples_of(method, data)
+        scores = scored(method, x, data)
+        return data, method, x, scores, _random_state() == before
 
 
 def _in_batches(method: Method, x: FeatureSet, data: Toy, size: int) -> Tensor:
