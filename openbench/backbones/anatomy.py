@@ -166,9 +166,14 @@ def watched(module: nn.Module, places: Iterable[str], images: Tensor) -> tuple[A
 def output_sides(module: nn.Module, names: Sequence[str], shape: tuple[int, int, int], layout: Layout) -> list[int]:
     """Return the heights of the maps that some modules put out for images of `shape`; nothing is computed.
 
-    A copy of the network runs on the meta device, which knows shapes but no values.
+    A copy of the network runs on the meta device, which knows shapes but no values; weights are not copied.
     """
-    ghost = copy.deepcopy(module).to("meta").eval()
+    shapes = {id(value): value.detach().to("meta") for value in module.state_dict(keep_vars=True).values()}
+    ghost = copy.deepcopy(module, shapes).to("meta").eval()
+    for part in list(ghost.modules()):  # batch norms change no shape, and take most of such a pass
+        for name, child in part.named_children():
+            if isinstance(child, nn.BatchNorm2d):
+                setattr(part, name, nn.Identity())
     _, calls = watched(ghost, names, torch.empty(1, *shape, device="meta"))
     return [calls[name][1].shape[1 if layout == "nhwc" else 2] for name in names]
 

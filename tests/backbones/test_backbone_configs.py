@@ -1,6 +1,7 @@
 """The yaml files of configs/backbone: complete, truthful, and buildable wherever nothing needs downloading."""
 
 import inspect
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ GENERIC = ("torchvision", "timm", "open_clip")
 BENCHMARK = {"num_classes": 6, "preprocess": Preprocess(32, 32), "classes": ("a", "b", "c", "d", "e", "f")}
 
 
+@cache
 def node(path: Path) -> dict[str, Any]:
     resolved = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     assert isinstance(resolved, dict)
