@@ -76,7 +76,7 @@ FAMILIES: dict[str, Callable[[Path], NetworkBackbone]] = {
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> NetworkBackbone:
-    made = FAMILIES[request.param](tmp_path_factory.mktemp("towers")).initialise(11)
+    made = FAMILIES[request.param](tmp_path_factory.mktemp("towers"))
     # Batch norms at their start have mean 0 and variance 1: what ignores them would go unnoticed.
     generator = torch.Generator().manual_seed(5)
     for part in made.module().modules():

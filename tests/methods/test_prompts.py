@@ -172,7 +172,7 @@ def image_by_image(method: AdaNeg, data) -> tuple[np.ndarray, dict]:
 def test_adaneg_equals_one_image_after_the_other(kind, sharpness, monkeypatch):
     monkeypatch.setattr(prompts, "_BLOCK", 32)
     monkeypatch.setattr(prompts, "_CELLS", 7 * 32 * SMALL["length"])
-    data = problem(kind, n=200)
+    data = problem(kind, n=150)
     method = AdaNeg(**SMALL, sharpness=sharpness).fit(None, data.head)
     memory = method.memory()
     found = torch.cat([method.score_next(rows, memory) for rows in given(features=data.test.features).batches(75)])
