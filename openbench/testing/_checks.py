@@ -318,8 +318,7 @@ def _fitted_again(make: MethodFactory) -> tuple[Toy, Method, FeatureSet, Tensor,
         before, data = _random_state(), planted()
         method = fitted(make(), data)
         x = samples_of(method, data)
-        scores = scored(method, x, data)
-        return data, method, x, scores, _random_state() == before
+        return data, method, x, scored(method, x, data), _random_state() == before
 
 
 def _in_batches(method: Method, x: FeatureSet, data: Toy, size: int) -> Tensor:

@@ -36,8 +36,7 @@ def test_every_key_of_the_factory_is_spelt_out() -> None:
     off = {}
     for path in FILES:
         found = node(path)
-        keys = set(inspect.signature(target_of(found)).parameters)
-        differ = (set(found) - {"_target_"}) ^ keys
+        differ = (set(found) - {"_target_"}) ^ set(inspect.signature(target_of(found)).parameters)
         if differ:
             off[path.stem] = differ
     assert off == {}
@@ -71,5 +70,5 @@ def test_untrained_ones_take_classes_and_preprocessing_from_the_benchmark() -> N
     for path in untrained:
         backbone = build(node(path), "backbone", **BENCHMARK)
         assert isinstance(backbone, NetworkBackbone), path.stem
-        taken = (backbone.trained, backbone.num_classes, backbone.preprocess)
-        assert taken == (False, 6, BENCHMARK["preprocess"]), path.stem
+        assert (backbone.trained, backbone.num_classes) == (False, 6), path.stem
+        assert backbone.preprocess == BENCHMARK["preprocess"], path.stem

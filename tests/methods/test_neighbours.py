@@ -284,8 +284,7 @@ def test_combood_equals_the_steps_with_sklearn(kind):
     scaler, power = StandardScaler(), PowerTransformer()
     shaped = power.fit_transform(scaler.fit_transform(train))
     inverse = np.linalg.inv(np.cov(shaped, rowvar=False) + np.identity(24))
-    rows = power.transform(scaler.transform(test))
-    far = np.array([mahalanobis(row, np.zeros(24), inverse) ** 2 for row in rows])
+    far = np.array([mahalanobis(row, np.zeros(24), inverse) ** 2 for row in power.transform(scaler.transform(test))])
     for k in (1, 50):
         distance = brute(train, k).kneighbors(test)[0][:, -1]
         assert_equal(scores(CombOOD(k), data)[:50], np.sqrt(24) * np.log(distance**2) + far, rtol=2e-4)

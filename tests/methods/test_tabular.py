@@ -63,8 +63,7 @@ def test_ecod_a_symmetric_feature_counts_both_tails(cls, expected):
 
 def links(point: np.ndarray, neighbours: np.ndarray) -> float:
     """Weighted costs: each neighbour, nearest first, is linked to the nearest of those before it."""
-    k, total = len(neighbours), 0.0
-    path = [point, *neighbours]
+    k, path, total = len(neighbours), [point, *neighbours], 0.0
     for j in range(1, k + 1):
         cheapest = np.linalg.norm(path[j] - np.array(path[:j]), axis=1).min()
         total += 2 * (k + 1 - j) / (k * (k + 1)) * cheapest

@@ -90,8 +90,7 @@ def test_simes_equals_its_product_form(n):
 
 
 def test_dkwm_and_none_equal_their_formulas():
-    i = np.arange(1, 51)
-    want = np.minimum(1, i / 50 + np.sqrt(np.log(2 / 0.1) / 100))
+    want = np.minimum(1, np.arange(1, 51) / 50 + np.sqrt(np.log(2 / 0.1) / 100))
     np.testing.assert_allclose(correction_table(50, 0.1, "dkwm")[:-1], want)
     np.testing.assert_allclose(correction_table(50, 0.1, "none"), np.arange(1, 52) / 51)
 
