@@ -187,7 +187,7 @@ def check_leaves_the_network_as_it_was(make: MethodFactory) -> None:
     method = make()
     if not isinstance(method, LiveMethod):
         return
-    data, method, _ = _ready(make)
+    fitted(method, data := planted())
     network, images = network_with(data.head), images_with(data.id_test.features[:20])
     before, pristine = network.weights_sha256, images.clone()
     method.score_images(images, network)
