@@ -67,16 +67,15 @@ def keys(record):
     return {f"{name}/{key}" for name, values in record.metrics.items() for key in values}
 
 
-@pytest.mark.parametrize("classes", [4, 11])
-def test_features_of_a_network_of_other_classes_are_scored_without_accuracy(config, runtime, classes):
-    ours = run_config(config("knn.KNN"), runtime).record
-    record = run_config(config("knn.KNN", classes=classes), runtime).record
-    assert keys(ours) >= ABSENT
-    assert keys(record).isdisjoint(ABSENT)
-    assert keys(record) >= {"cars/auroc", "far/fpr95", "id/n_id"}
-    assert all(np.isfinite(value) for value in record.metrics["cars"].values() if not isinstance(value, str))
-    scores = ScoreStore(runtime["cache"] / "scores").read(record.run_id)
-    assert all(split.correct is None and (split.predictions == -1).all() for split in scores)
+def test_features_of_a_network_of_other_classes_are_scored_without_accuracy(config, runtime):
+    assert keys(run_config(config("knn.KNN"), runtime).record) >= ABSENT
+    for classes in (4, 11):
+        record = run_config(config("knn.KNN", classes=classes), runtime).record
+        assert keys(record).isdisjoint(ABSENT)
+        assert keys(record) >= {"cars/auroc", "far/fpr95", "id/n_id"}
+        assert all(np.isfinite(value) for value in record.metrics["cars"].values() if not isinstance(value, str))
+        scores = ScoreStore(runtime["cache"] / "scores").read(record.run_id)
+        assert all(split.correct is None and (split.predictions == -1).all() for split in scores)
 
 
 @pytest.mark.parametrize(
