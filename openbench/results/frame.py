@@ -432,7 +432,8 @@ def superseded(runs: Iterable[Run]) -> dict[str, str]:
         settings.setdefault(run.setting, []).append(run)
     reasons = {}
     for alike in settings.values():
-        latest = max(alike, key=_rank)
+        # Committed before uncommitted, then the higher version, then the later one.
+        latest = max(alike, key=lambda run: (not run.uncommitted, run.version, run.utc, run.run_id))
         for run in alike:
             if run.code != latest.code:
                 reasons[run.run_id] = f"superseded by {latest.run_id}: {_why(run, latest)}"
@@ -453,11 +454,6 @@ def superseding(record: ResultRecord, results: RecordStore) -> tuple[list[str], 
     reasons = superseded(alike)
     others = [f"{run_id} ({why.partition(': ')[2]})" for run_id, why in reasons.items() if f"by {run.run_id}:" in why]
     return sorted(others), reasons.get(run.run_id, "")
-
-
-def _rank(run: Run) -> tuple[bool, int, str, str]:
-    """Committed before uncommitted, then the higher version, then the later one."""
-    return not run.uncommitted, run.version, run.utc, run.run_id
 
 
 def _why(old: Run, new: Run) -> str:

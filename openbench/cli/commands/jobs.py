@@ -297,22 +297,20 @@ class HydraCommand:
         overrides: list[str] = OmegaConf.to_container(known.overrides.task, resolve=False)  # type: ignore[assignment]
         self._do(Sweep.read(Path(known.sweep.dir)), int(known.job.num), cfg, known.runtime.choices, overrides)
 
-    def _do(
-        self, sweep: Sweep, number: int, cfg: DictConfig, choices: Mapping[str, str], overrides: Sequence[str]
-    ) -> None:
+    def _do(self, sweep: Sweep, number: int, cfg: DictConfig, choices: Mapping[str, str], words: Sequence[str]) -> None:
         """Do one job of a sweep, print its errors, and write its outcome.
 
         A failed job must not end the sweep that it is part of, so only interrupts are raised.
         """
-        begun = Outcome(FAILED, "", NOT_ENDED, {}, number, configs.label(overrides, sweep.swept))
+        begun = Outcome(FAILED, "", NOT_ENDED, {}, number, configs.label(words, sweep.swept))
         begun.write(sweep.folder)
         title = sweep.title(number, begun.label)
         with messages():
             logger.info(f"{title}{sweep.left()}")
         start = time.monotonic()
-        others = configs.label(overrides, [key for key in sweep.swept if key not in ("benchmark", "method")])
+        others = configs.label(words, [key for key in sweep.swept if key not in ("benchmark", "method")])
         try:
-            job = configs.nodes(self.name, cfg, choices, overrides)
+            job = configs.nodes(self.name, cfg, choices, words)
             outcome = self._act(Call(job.config, job.runtime, job.overrides, others, _shared(sweep.folder)))
         except BrokenPipeError:
             raise

@@ -25,7 +25,6 @@ from openbench.data.dataset import SetConfig
 from openbench.data.download import Weights, released_weights
 from openbench.errors import ConfigError, OpenbenchError, RecordError, available, did_you_mean, not_found
 from openbench.public import TARGET, public
-from openbench.report.site.facts import MethodFacts
 from openbench.results.escape import console
 from openbench.results.leaderboard import matrix
 from openbench.results.leaderboard.across import ACROSS, COST, across, across_csv, costs, needed
@@ -167,14 +166,11 @@ def _show(args: Namespace) -> int:
     return _notices(boards, unreadable)
 
 
-def _facts(boards: Sequence[Board]) -> dict[str, MethodFacts]:
-    return method_facts({row.method for board in boards for row in board.rows})
-
-
 def _draw(results: Path, boards: Sequence[Board]) -> None:
     from openbench.results.leaderboard.plots import draw_boards
 
-    families = {name: facts.reads for name, facts in _facts(boards).items()}
+    methods = {row.method for board in boards for row in board.rows}
+    families = {name: facts.reads for name, facts in method_facts(methods).items()}
     with writing(results, "--results"):
         drawn, without = draw_boards(boards, results / FOLDER, families, ScoreStore(results / PUBLISHED))
     for path in drawn:
@@ -209,7 +205,8 @@ def _tables(found: Sequence[Board], view: str, of: Sequence[str], metric: str, f
             note(console(f"{one.title}: {one.summary()} {one.details()}") + "\n", form)
         return [table for one in made for table in matrix.tables(one)]
     if view == COST:
-        return costs(found, {name: facts.fitted_on for name, facts in _facts(found).items()})
+        methods = {row.method for board in found for row in board.rows}
+        return costs(found, {name: facts.fitted_on for name, facts in method_facts(methods).items()})
     if form in ("csv", "json"):
         return [raw(list(found)) if view == _BOARD else across_csv(found, view, of)]
     if view != _BOARD:
