@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm, t as student
+from scipy.special import stdtrit
 
 from openbench import paths
 from openbench.config.overrides import ATTACK
@@ -85,7 +85,7 @@ def difference(ours: Estimate, runs: int, published: PublishedFigure) -> Differe
     freedom = known[0][1] - 1.0
     if len(known) == 2 and a + b:
         freedom = (a + b) ** 2 / (a * a / (runs - 1) + b * b / (published.runs - 1))
-    limit = float(student.ppf((1 + _CONFIDENCE) / 2, freedom)) * sqrt(a + b)
+    limit = float(stdtrit(freedom, (1 + _CONFIDENCE) / 2)) * sqrt(a + b)
     return Difference(gap, "~" if abs(gap) <= limit + published.rounding else "*")
 
 
@@ -370,10 +370,8 @@ def _mixture(study: Study, grid: Grid) -> Grid:
     rng = np.random.default_rng(0)
     y = rng.choice(len(_MEANS), size, p=_WEIGHTS)
     x = rng.normal(_MEANS[y])
-    classes = _densities(x)
-    losses = (classes.argmax(axis=0) != y).astype(np.float64)
-    outside = rng.normal(mean, _OOD_DEVIATION, round(size * _PRIOR / (1 - _PRIOR)))
-    ids, ood = _ideal(x, classes, mean), _ideal(outside, _densities(outside), mean)
+    likeliest, *ids = _ideal(x, mean)
+    _, *ood = _ideal(rng.normal(mean, _OOD_DEVIATION, round(size * _PRIOR / (1 - _PRIOR))), mean)
 
     def filled(cell: Cell, curve: SelectiveCurve) -> Cell:
         value = _METRICS[cell.column.key](curve)
@@ -386,16 +384,18 @@ def _mixture(study: Study, grid: Grid) -> Grid:
     for line in grid:
         name, weights = line[0].row.name, dict(word.partition("=")[::2] for word in line[0].row.run)
         a, b = (number_in(weights.get(score, ""), f"{where}: rows.{name}: {score}") for score in ("r", "g"))
-        curve = SelectiveCurve.of(a * ids[0] + b * ids[1], losses, a * ood[0] + b * ood[1])
+        curve = SelectiveCurve.of(a * ids[0] + b * ids[1], (likeliest != y) * 1.0, a * ood[0] + b * ood[1])
         found.append([filled(cell, curve) for cell in line])
     return found
 
 
-def _densities(x: Floats) -> Floats:
-    """(3, n) densities of the classes, weighted."""
-    return np.asarray(_WEIGHTS[:, None] * (np.exp(-((x - _MEANS[:, None]) ** 2) / 2) / sqrt(2 * pi)))
+def _density(x: Floats, mean: float | Floats, deviation: float = 1.0) -> Floats:
+    """The density of a normal distribution."""
+    return np.asarray(np.exp(-(((x - mean) / deviation) ** 2) / 2) / sqrt(2 * pi) / deviation)
 
 
-def _ideal(x: Floats, classes: Floats, mean: float) -> tuple[Floats, Floats]:
-    """Both scores of inputs, of which the classes have these densities."""
-    return 1 - classes.max(axis=0) / classes.sum(axis=0), norm.pdf(x, mean, _OOD_DEVIATION) / classes.sum(axis=0)
+def _ideal(x: Floats, mean: float) -> tuple[NDArray[np.int64], Floats, Floats]:
+    """The likeliest class of inputs, and both scores."""
+    classes = _WEIGHTS[:, None] * _density(x, _MEANS[:, None])
+    risk = 1 - classes.max(axis=0) / classes.sum(axis=0)
+    return classes.argmax(axis=0), risk, _density(x, mean, _OOD_DEVIATION) / classes.sum(axis=0)
