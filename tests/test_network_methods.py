@@ -6,10 +6,9 @@ from openbench.__main__ import main
 from openbench.core.record import ResultRecord
 from openbench.results.records.store import RecordStore
 
-SHORT = ["+benchmark=digits", "training.recipe.epochs=2", "runtime.progress=false"]
-SHORT += ["benchmark.preprocess.resize=8", "benchmark.preprocess.crop=8"]  # as they lie on the disk, not enlarged
-SHORT += ["~benchmark.csid", "~benchmark.far", "~benchmark.ood_train", "~benchmark.near.nine"]
-SHORT += [f"+benchmark.{part}.limit=60" for part in ("id.val", "id.test", "ood_val", "near.eight")]
+SHORT = ["+benchmark=digits", "training.recipe.epochs=2", "runtime.progress=false", "~benchmark.csid", "~benchmark.far"]
+SHORT += ["~benchmark.near.nine", "benchmark.preprocess.resize=8", "benchmark.preprocess.crop=8"]  # as on the disk
+SHORT += ["~benchmark.ood_train", *(f"+benchmark.{part}.limit=60" for part in ("id.test", "ood_val", "near.eight"))]
 ENSEMBLE = ["backbone=ensemble", "backbone@backbone.member=resnet8_digits", "backbone.members=2"]
 
 

@@ -13,7 +13,6 @@ from openbench.compose.config import composed
 from openbench.engine import prepare
 from openbench.errors import ConfigError, DataError, NotApplicableError
 from openbench.methods.knn import KNN
-from openbench.methods.msp import MSP
 
 from ..prepared import run_config  # noqa: TID252 — the tests are no package
 from .own_models import DIGITS, small
@@ -58,7 +57,7 @@ def test_missing_images_may_be_allowed_by_an_argument(evaluate):
 def test_missing_sets_are_named_at_once_in_the_words_of_python(evaluate, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path / "empty"))
     with pytest.raises(DataError) as error:
-        evaluate(small(), [MSP(), KNN()], benchmark="mnist", overrides=[])
+        evaluate(small(), [ob.method("msp"), KNN()], benchmark="mnist", overrides=[])
     text = str(error.value)
     assert "benchmark 'mnist': 7 of 7 data sets are missing or incomplete" in text.splitlines()[0]
     assert "id.train (needed by method 'knn', which is fitted on it)" in text

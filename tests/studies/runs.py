@@ -69,9 +69,8 @@ def drawn(method: str, draw: int, near: float) -> ResultRecord:
     """A run of a method on a draw of a table, without a network; every draw has rows of its own."""
     record = run(method, 0, near, near, of={"name": "adbench_wine", "digest": f"draw{draw}"})
     table = ("+benchmark=adbench", "benchmark.table=wine")
-    config = {**config_of(*table, f"benchmark.draw={draw}", "method=pca")}
-    config["method"] = config_of(*table, "benchmark.draw=1", f"method={method}")["method"]
-    config.pop("outliers", None)
+    node = config_of(*table, "benchmark.draw=1", f"method={method}")["method"]
+    config = {**config_of(*table, f"benchmark.draw={draw}", "method=pca"), "method": node}
     backbone = {"name": "identity", "digest": "same", "training": None}
     found = dict.fromkeys(("anomalies", "far"), record.metrics["far"])
     found["far"] = {**found["far"], "n_sets": 1}

@@ -14,6 +14,7 @@ from ..results.records import named  # noqa: TID252 — the tests are no package
 from .runs import DRAWS, YAML, config_of, drawn, lookup, of, run, study
 
 PART = {"digest": "bb", "pristine": False, "deviations": ["far.c: dropped"]}
+OTHER = ("training.recipe.epochs=1", "metrics.correction=simes", "method.k=3", "tune=none", "+attack=pgd")
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +57,6 @@ def test_a_single_run_shows_its_interval_and_how_many_are_missing(tmp_path, msp_
 def test_another_run_than_the_planned_one_does_not_count(tmp_path, msp_runs, seed, changes, why):
     _, (knn, _) = of(study(tmp_path), [*msp_runs, run("knn", seed, 0.9, **changes)])
     assert (knn.ours, knn.reason) == (None, why)
-
-
-OTHER = ("training.recipe.epochs=1", "metrics.correction=simes", "method.k=3", "tune=none", "+attack=pgd")
 
 
 @pytest.mark.parametrize("word", OTHER)
