@@ -170,10 +170,6 @@ def output_sides(module: nn.Module, names: Sequence[str], shape: tuple[int, int,
     """
     shapes = {id(value): value.detach().to("meta") for value in module.state_dict(keep_vars=True).values()}
     ghost = copy.deepcopy(module, shapes).to("meta").eval()
-    for part in list(ghost.modules()):  # batch norms change no shape, and take most of such a pass
-        for name, child in part.named_children():
-            if isinstance(child, nn.BatchNorm2d):
-                setattr(part, name, nn.Identity())
     _, calls = watched(ghost, names, torch.empty(1, *shape, device="meta"))
     return [calls[name][1].shape[1 if layout == "nhwc" else 2] for name in names]
 
