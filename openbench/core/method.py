@@ -83,13 +83,9 @@ def _check_columns(x: FeatureSet, request: Request, where: str) -> None:
             _refuse_not_finite(name, column, where)
         if reached > LARGEST:
             raise MethodError(f"{where}: training {name} reach {reached:.3g}, allowed: {LARGEST:g} — check the network")
-    if columns and all(_is_one_row(column) for column in columns.values()):
+    pairs = ((rows, column[:1]) for column in columns.values() for rows in torch.split(column, _AT_ONCE))
+    if columns and all(bool((rows == first).all()) for rows, first in pairs):
         raise MethodError(f"{where}: all training {' and '.join(sorted(columns))} are equal — check the network")
-
-
-def _is_one_row(column: Tensor) -> bool:
-    """Whether all rows are equal, or there is only one."""
-    return all(bool((rows == column[:1]).all()) for rows in torch.split(column, _AT_ONCE))
 
 
 def _check_labels(train: FeatureSet, head: Head | None, where: str) -> None:

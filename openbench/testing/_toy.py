@@ -154,7 +154,8 @@ def _ood_split(owned: Tensor, head: Head, generator: torch.Generator) -> Feature
 def _columns(features: Tensor, labels: Tensor, head: Head, generator: torch.Generator) -> FeatureSet:
     columns = {Field.FEATURES: features, Field.LOGITS: head(features), Field.LABELS: labels}
     columns[Field.PERTURBED] = _perturbed(features, head)
-    columns[Field.MIXED] = features + 0.5 * (features.mean() - features) * _texture(features)
+    moved = torch.linspace(0, 1, features.shape[1])[None]  # how much a mixed image moves each feature
+    columns[Field.MIXED] = features + 0.5 * (features.mean() - features) * moved
     columns[Field.PATCHES] = _patches(features)
     # Positive weights of mean one: pooling a map gives its features back, up to noise.
     texture = 0.5 + torch.rand(*features.shape, _SIDE, _SIDE, generator=generator)
@@ -166,11 +167,6 @@ def _patches(features: Tensor) -> Tensor:
     """Unit features of four patches, (n, 4, d) float16: each sees a part of the image's."""
     seen = torch.rand(features.shape[0], 4, features.shape[1], generator=torch.Generator().manual_seed(1))
     return torch.nn.functional.normalize(features[:, None] * (0.2 + seen), dim=2).half()
-
-
-def _texture(features: Tensor) -> Tensor:
-    """A number from 0 to 1 for each feature, (1, d): how much a mixed image moves it."""
-    return torch.linspace(0, 1, features.shape[1])[None]
 
 
 def _perturbed(features: Tensor, head: Head) -> Tensor:

@@ -43,8 +43,6 @@ def over_runs(chosen: Sequence[Mapping[str, Any]]) -> str:
     Args:
         chosen: of each run, as `not_default` returns them.
     """
-    if all(one == chosen[0] for one in chosen):
-        chosen = chosen[:1]
     names = sorted({name for one in chosen for name in one})
     values = {name: [one.get(name) for one in chosen] for name in names}
     differ = any(len({written(v) for v in choices}) > 1 for choices in values.values())
