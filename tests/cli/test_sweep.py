@@ -60,6 +60,8 @@ def test_a_glob_over_methods_leaves_out_those_that_score_a_stream(engine, config
     ("words", "told"),
     [
         (["seed=interval(1,9)"], "seed=interval(1,9) names no values — write them, e.g. seed=1,2,5"),
+        (["seed=0,1", "knn"], "argument 'knn' is not an override"),
+        (["hydra.verbose=true,false"], "Sweeping over Hydra's configuration is not supported"),
         (["seed=0,1", "hydra/sweeper=climber"], "a sweep runs every combination — leave out hydra/sweeper"),
     ],
 )

@@ -256,7 +256,8 @@ class HydraCommand:
         if streams:
             logger.info(f"skipped: {', '.join(streams)}, which score a stream of images: name them to run them")
         words = list(map(configs.deferred, words))
-        common = [override.input_line or "" for override in configs.parse(words) if not override.is_sweep_override()]
+        # With words that cannot be parsed, which this refuses.
+        common = [word for word in words if not any(one.is_sweep_override() for one in configs.parse([word]))]
         cfg = configs.compose(self.name, common, config_dir)
         if cfg.hydra.runtime.choices["hydra/sweeper"] != "basic":
             raise ConfigError("a sweep runs every combination — leave out hydra/sweeper; `tune` searches settings")
@@ -269,7 +270,9 @@ class HydraCommand:
         sweep = Sweep(_folder(cfg, common), self.name, args.overrides, swept, labels)
         sweep.write()
         try:
-            if cfg.hydra.runtime.choices["hydra/launcher"] == "basic":
+            # A sweep over keys of Hydra is left to it, which refuses it.
+            own = not any(key.startswith(configs.HYDRA) for key in swept)
+            if own and cfg.hydra.runtime.choices.get("hydra/launcher") == "basic":
                 # All of them before the first begins, which Hydra does as well, and then does again.
                 composed = [configs.compose(self.name, job, config_dir, words) for job in jobs]
                 for number, (job, one) in enumerate(zip(jobs, composed, strict=True)):
