@@ -168,7 +168,7 @@ def output_sides(module: nn.Module, names: Sequence[str], shape: tuple[int, int,
 
     A copy of the network runs on the meta device, which knows shapes but no values; weights are not copied.
     """
-    shapes = {id(value): value.detach().to("meta") for value in module.state_dict(keep_vars=True).values()}
+    shapes = {id(value): value.detach().to("meta") for value in (*module.parameters(), *module.buffers())}
     ghost = copy.deepcopy(module, shapes).to("meta").eval()
     _, calls = watched(ghost, names, torch.empty(1, *shape, device="meta"))
     return [calls[name][1].shape[1 if layout == "nhwc" else 2] for name in names]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from openbench import _compat
-from openbench.backbones.anatomy import Anatomy, tapping
+from openbench.backbones.anatomy import Anatomy, output_sides, tapping
 from openbench.backbones.libraries import released_file, timm_model, torchvision_model
 from openbench.backbones.network import NetworkBackbone
 from openbench.backbones.open_clip import class_names_of, open_clip_model, templates_of
@@ -205,6 +205,11 @@ def test_maps_are_read_before_a_later_layer_overwrites_them() -> None:
         net(x)
     torch.testing.assert_close(tapped.maps["stage1"], net[0](x).detach())
     assert (tapped.maps["stage1"] < 0).any()
+
+
+def test_maps_are_measured_of_a_network_whose_state_is_more_than_tensors() -> None:
+    own = type("Own", (nn.Conv2d,), {"get_extra_state": dict})
+    assert output_sides(nn.Sequential(own(3, 4, 3)), ["0"], (3, 5, 5), "nchw") == [3]
 
 
 def tiny_open_clip(name: str, model: str, **settings: object) -> NetworkBackbone:
