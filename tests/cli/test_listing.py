@@ -24,6 +24,8 @@ from openbench.results.records.store import RecordStore
 from openbench.results.tables.frames import frame_of
 from tests.results.records import make_record
 
+from .conftest import write
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -142,6 +144,8 @@ def test_a_users_methods_stand_beside_ours(toys, capsys, monkeypatch):
     assert text.endswith(f"Run: python -m openbench run +benchmark=digits method=ours --config-dir {toys}\n")
     # What we ship is found without it.
     assert shown(capsys, "tune", "none", "--config-dir", str(toys)).endswith("tune=none\n")
+    write(toys / "tune/twice.yaml", "k: 1\nk: 2")
+    assert "cannot be completed here: the config does not" in shown(capsys, "tune", "twice", "--config-dir", str(toys))
 
 
 def test_an_unknown_group_or_name_offers_the_nearest(toys):

@@ -77,6 +77,9 @@ def test_a_sweep_goes_on_after_errors_and_ends_in_the_worst_exit_code_and_the_de
     assert f"failed, exit 2, jobs 2-3: {told['msp']}\n  ./here" in err
     assert "failed, exit 1, jobs 1, 4: RuntimeError: boom" in err
     assert "sweep: 4 jobs, 0 done, 4 failed (" in err
+    engine.broken.clear()
+    assert main(["run", "-m", "+benchmark=digits", "seed=x,0"]) == 2  # read when the job begins
+    assert "sweep: 2 jobs, 1 done, 1 failed (" in capsys.readouterr().err
 
 
 def test_an_interrupted_sweep_tells_its_jobs_apart_and_ends_in_what_is_missing(engine, capsys):

@@ -34,7 +34,7 @@ def test_values_reach_the_jobs_of_a_sweep_as_they_reach_one_job(engine, configs)
     (configs / "backbone" / "tiny.yaml").write_text("".join(f"v{n}: none\n" for n in range(len(VALUES))))
     typed = ["+benchmark=digits", *(f"backbone.v{n}={value}" for n, value in enumerate(VALUES))]
     assert main(["run", *typed]) == 0
-    assert main(["run", "-m", *typed]) == 0
+    assert main(["run", "-m", *typed, "hydra/launcher=basic"]) == 0
     nodes = [config["backbone"] for _, config, _ in engine.asked]
     alone, swept = [[(type(node[f"v{n}"]), node[f"v{n}"]) for n in range(len(VALUES))] for node in nodes]
     assert "none" not in [found for _, found in alone]

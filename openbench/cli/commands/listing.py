@@ -183,8 +183,6 @@ def resolve(entry: Entry, config_dir: Path | None) -> str:
     """Return the node that Hydra composes for an entry, as YAML; empty if the file alone already says it."""
     if entry.group in ("dataset", "study"):  # complete only in a benchmark, which chooses the images; not Hydra's
         return ""
-    if entry.group != "recipe" and not any(mark in entry.text for mark in ("defaults:", "${", "@package", "???")):
-        return ""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
