@@ -23,7 +23,7 @@ def records(tmp_path_factory) -> dict[str, ResultRecord]:
     folder = tmp_path_factory.mktemp("place")
     typed = {
         "plain": [],
-        "fewer": [*EXPOSED, "outliers.limit=40", "+augment=cutout"],
+        "fewer": [*EXPOSED, "outliers.limit=12", "+augment=cutout"],  # than a step takes
         "photographs": [*EXPOSED, "dataset@outliers=kept"],
     }
     own = folder / "mine" / "dataset"
@@ -45,7 +45,7 @@ def test_names_are_there_only_where_there_is_something_to_say(records):
     assert not {"augment", "outliers", "outliers_digest"} & set(records["plain"].backbone)
     assert "outliers" not in records["plain"].config
     assert of(records, "augment") == {"plain": None, "fewer": "cutout", "photographs": None}
-    shown = "textures_drawn (40 of 600)"
+    shown = "textures_drawn (12 of 600)"
     assert of(records, "outliers") == {"plain": None, "fewer": shown, "photographs": "kept"}
 
 
