@@ -83,8 +83,7 @@ def _check_columns(x: FeatureSet, request: Request, where: str) -> None:
             _refuse_not_finite(name, column, where)
         if reached > LARGEST:
             raise MethodError(f"{where}: training {name} reach {reached:.3g}, allowed: {LARGEST:g} — check the network")
-    pairs = ((rows, column[:1]) for column in columns.values() for rows in torch.split(column, _AT_ONCE))
-    if columns and all(bool((rows == first).all()) for rows, first in pairs):
+    if columns and all(bool((rows == c[:1]).all()) for c in columns.values() for rows in torch.split(c, _AT_ONCE)):
         raise MethodError(f"{where}: all training {' and '.join(sorted(columns))} are equal — check the network")
 
 

@@ -154,8 +154,8 @@ def _ood_split(owned: Tensor, head: Head, generator: torch.Generator) -> Feature
 def _columns(features: Tensor, labels: Tensor, head: Head, generator: torch.Generator) -> FeatureSet:
     columns = {Field.FEATURES: features, Field.LOGITS: head(features), Field.LABELS: labels}
     columns[Field.PERTURBED] = _perturbed(features, head)
-    moved = torch.linspace(0, 1, features.shape[1])[None]  # how much a mixed image moves each feature
-    columns[Field.MIXED] = features + 0.5 * (features.mean() - features) * moved
+    # Mixed with others, an image moves in some features more than in others.
+    columns[Field.MIXED] = features + 0.5 * (features.mean() - features) * torch.linspace(0, 1, features.shape[1])
     columns[Field.PATCHES] = _patches(features)
     # Positive weights of mean one: pooling a map gives its features back, up to noise.
     texture = 0.5 + torch.rand(*features.shape, _SIDE, _SIDE, generator=generator)

@@ -272,7 +272,7 @@ class HydraCommand:
         try:
             # A sweep over keys of Hydra is left to it, which refuses it.
             own = not any(key.startswith(configs.HYDRA) for key in swept)
-            if own and cfg.hydra.runtime.choices.get("hydra/launcher") == "basic":
+            if own and str(OmegaConf.select(cfg, "hydra.launcher._target_")).endswith(".BasicLauncher"):
                 # All of them before the first begins, which Hydra does as well, and then does again.
                 composed = [configs.compose(self.name, job, config_dir, words) for job in jobs]
                 for number, (job, one) in enumerate(zip(jobs, composed, strict=True)):
