@@ -291,6 +291,7 @@ def _ready(make: MethodFactory) -> tuple[Toy, Method, FeatureSet]:
 @lru_cache(maxsize=1)
 def _fitted_once(make: MethodFactory) -> tuple[Toy, Method, dict[str, Any], object]:
     """Return the planted problem, a method fitted on it, its hyper-parameters before that, and what `fit` returned."""
+    _first_scores.cache_clear()  # they are of the method before
     data, method = planted(), make()
     before = dict(method.params())
     return data, method, before, returned_by_fit(method, data)
@@ -305,11 +306,8 @@ def _first_scores(make: MethodFactory) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _fitted_again(make: MethodFactory) -> tuple[Toy, Method, FeatureSet, Tensor, bool]:
-    """Return what `_ready` does, of a second method, its first scores, and if global generators are as they were.
-
-    These start from a seed of their own.
-    """
-    with _global_random_state():
+    """Return what `_ready` does, of a second method, its first scores, and if global generators are as they were."""
+    with _global_random_state():  # from a seed of their own
         torch.manual_seed(1)
         np.random.seed(1)  # noqa: NPY002 - the legacy global state is what is tested
         random.seed(1)

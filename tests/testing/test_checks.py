@@ -74,7 +74,7 @@ WRONG_FITS = {
     "WritesParameter": lambda method, train, head: setattr(method, "scale", method.scale / 2),
     "PublicState": lambda method, train, head: setattr(method, "cache", 1),
     "GlobalTorch": lambda method, train, head: method.means_.add_(0.1 * torch.randn(1)),
-    "SeedsGlobally": lambda method, train, head: torch.manual_seed(0),
+    "SeedsGlobally": lambda method, train, head: torch.manual_seed(1),  # as the check does
     "Unpicklable": lambda method, train, head: setattr(method, "distance_", lambda a: a),
 }
 
@@ -286,6 +286,14 @@ def test_every_check_is_listed_and_has_a_planted_bug():
     written = {name for name in vars(checks) if name.startswith("check_")}
     # What runs the network has bugs of its own, in test_live_checks.
     assert written == {check.__name__ for check in all_checks()} == set(BUGS) | {"check_leaves_the_network_as_it_was"}
+
+
+def test_what_a_score_leaves_is_told_although_another_method_was_checked_in_between():
+    caching = type("Caching", (Right,), {"score": lambda self, x: setattr(self, "cache", 1) or Right.score(self, x)})
+    checks.check_deterministic(caching)
+    checks.check_fit_returns_self(Right)
+    with pytest.raises(CheckError, match="underscore: cache"):
+        checks.check_learnt_state_ends_in_underscore(caching)
 
 
 def test_the_global_random_state_survives_the_checks():
