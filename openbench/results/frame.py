@@ -372,7 +372,6 @@ def _stored_runs(content: bytes, needed: Keep) -> Iterator[tuple[str, Run]]:
     keys = [key for key in keys if any(needed(name, key) for name in names)]
     asked = {name: [at for at, key in enumerate(keys) if needed(name, key)] for name in names}
     rows = table.read([_STATE, _SET, *(_METRIC + key for key in keys)])
-    rows = rows.filter(pc.is_in(rows[_SET], pa.array([name for name in names if asked[name]], pa.string())))
     metrics: dict[str, dict[str, dict[str, Value]]] = {}
     for state, name, *values in zip(*(column.to_pylist() for column in rows.columns), strict=True):
         known = {keys[at]: _UNABLE if isnan(v) else v for at in asked[name] if (v := values[at]) is not None}
