@@ -242,7 +242,7 @@ def compare(old: ResultRecord, new: ResultRecord) -> RecordComparison:
         a, b = first.get(path, _ABSENT), second.get(path, _ABSENT)
         if all(isinstance(value, float | int) and not isinstance(value, bool) for value in (a, b)):
             rounding, gap = ROUNDING * max(1.0, abs(a)), abs(a - b)
-            allowed = max(_allowed(old, path), rounding)
+            allowed = rounding if gap <= rounding else max(_allowed(old, path), rounding)
             same, within = gap <= rounding, gap <= allowed * (1 + 1e-9)
         else:
             is_reason = path[0] == "trials" and path[2:] == (_REASON,) and path in first and path in second
