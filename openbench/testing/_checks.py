@@ -161,24 +161,22 @@ def check_score_learns_nothing(make: MethodFactory) -> None:
 
 def check_inputs_stay_untouched(make: MethodFactory) -> None:
     """Neither `fit` nor `score` writes to columns, maps or head."""
-    data, pristine = planted(), planted()
-    method = make()
-    request = method.request
-    train, head = data.for_fit(request), data.head_for(request)
-    # Clones share no memory with the toy, so a write is seen here and nowhere else.
-    x, reference = (copied(declared(t.id_test[:100], read_by(method)).without_labels()) for t in (data, pristine))
+    data, method = planted(), make()
+    train, head = data.for_fit(method.request), data.head_for(method.request)
+    # Copies share no memory with the toy, so a write is seen here and nowhere else.
+    x = copied(declared(data.id_test[:100], read_by(method)).without_labels())
+    inputs = [x] if train is None else [x, train]
+    pristine, weight, bias = [copied(given) for given in inputs], data.head.weight.clone(), data.head.bias.clone()
     if isinstance(method, Composite):
         fitted(method, data)
     else:
         method.fit(train, head)
     scored(method, x, data)
-    changed = [name for name, before in reference.named().items() if not torch.equal(x.named()[name], before)]
-    if train is not None:
-        clean = (pristine.for_fit(request) or train).named()
-        changed += [name for name, before in clean.items() if not torch.equal(train.named()[name], before)]
+    pairs = [(old.named(), new.named()) for old, new in zip(pristine, inputs, strict=True)]
+    changed = [name for old, new in pairs for name, before in old.items() if not torch.equal(new[name], before)]
     if changed:
         _fail(make, f"overwritten: {', '.join(map(repr, changed))} — work on a copy")
-    if not (torch.equal(data.head.weight, pristine.head.weight) and torch.equal(data.head.bias, pristine.head.bias)):
+    if not (torch.equal(data.head.weight, weight) and torch.equal(data.head.bias, bias)):
         _fail(make, "the head was overwritten — work on a copy")
 
 
@@ -285,16 +283,24 @@ def all_checks() -> tuple[Check, ...]:
 def _ready(make: MethodFactory) -> tuple[Toy, Method, FeatureSet]:
     """Return the planted problem, the method that all checks share which only score, and samples to score."""
     data, method, _, _ = _fitted_once(make)
-    return data, method, samples_of(method, data)
+    return data, method, copied(_samples(make))
 
 
 @lru_cache(maxsize=1)
 def _fitted_once(make: MethodFactory) -> tuple[Toy, Method, dict[str, Any], object]:
     """Return the planted problem, a method fitted on it, its hyper-parameters before that, and what `fit` returned."""
-    _first_scores.cache_clear()  # they are of the method before
+    _first_scores.cache_clear()  # they are of the method before, as are its samples
+    _samples.cache_clear()
     data, method = planted(), make()
     before = dict(method.params())
     return data, method, before, returned_by_fit(method, data)
+
+
+@lru_cache(maxsize=1)
+def _samples(make: MethodFactory) -> FeatureSet:
+    """Return the samples that the shared method scores; each check gets a copy, which a method may spoil."""
+    data, method, _, _ = _fitted_once(make)
+    return samples_of(method, data)
 
 
 @lru_cache(maxsize=1)
