@@ -340,7 +340,8 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         try:
             np.random.seed(seed)  # noqa: NPY002
-            torch.manual_seed(seed)
+            # torch.manual_seed keeps a stack trace per call for each kind of device that is not there.
+            (torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed)(seed)
             yield
         finally:
             np.random.set_state(state)  # noqa: NPY002
