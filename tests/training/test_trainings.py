@@ -190,8 +190,10 @@ def test_a_batch_can_be_computed_in_bf16(variant, state: State) -> None:
     assert float(half.detach()) == pytest.approx(float(full.detach()), rel=0.1, abs=0.05)
 
 
-def surfaces(made: TrainingJob, checkpoint: Checkpoint) -> tuple[Any, nn.Module]:
+@pytest.fixture(scope="module")
+def surfaces(whole) -> tuple[Any, nn.Module]:
     """What is evaluated, and the trained module itself, put together from the two files by hand."""
+    made, checkpoint, _ = whole
     found = evaluated(replace(made, backbone=backbone()), checkpoint)
     network = backbone().load(checkpoint.weights).module()
     model = made.method.prepare(network, FEATURES, CLASSES)
@@ -201,9 +203,8 @@ def surfaces(made: TrainingJob, checkpoint: Checkpoint) -> tuple[Any, nn.Module]
     return found, model.eval()
 
 
-def test_evaluated_logits_are_the_head_of_the_features_and_rank_classes_as_validation_did(whole) -> None:
-    made, checkpoint, _ = whole
-    found, model = surfaces(made, checkpoint)
+def test_evaluated_logits_are_the_head_of_the_features_and_rank_classes_as_validation_did(surfaces) -> None:
+    found, model = surfaces
     images = torch.randn(9, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     outputs = found.outputs(images, Request(fields=frozenset({Field.LOGITS, Field.FEATURES})))
     torch.testing.assert_close(found.head(outputs.features), outputs.logits, rtol=1e-5, atol=1e-5)
@@ -213,10 +214,9 @@ def test_evaluated_logits_are_the_head_of_the_features_and_rank_classes_as_valid
     torch.testing.assert_close(outputs.logits.softmax(1), ours.softmax(1), rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_evaluated_keeps_its_digest_and_its_stages(whole, variant) -> None:
-    made, checkpoint, _ = whole
-    first, again = (evaluated(replace(made, backbone=backbone()), checkpoint) for _ in range(2))
-    assert first.digest == again.digest
+def test_what_is_evaluated_keeps_its_digest_and_its_stages(whole, surfaces, variant) -> None:
+    (made, checkpoint, _), (first, _) = whole, surfaces
+    assert first.digest == evaluated(replace(made, backbone=backbone()), checkpoint).digest
     assert set(backbone().layers) <= set(first.layers)
     assert (first.num_classes, first.feature_dim) == (CLASSES, OWN_FEATURES.get(variant[0], FEATURES))
 
