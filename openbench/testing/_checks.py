@@ -93,7 +93,7 @@ def check_unfitted_raises_not_fitted(make: MethodFactory) -> None:
 
 def check_fit_returns_self(make: MethodFactory) -> None:
     """`fit` returns the method itself, so that calls chain."""
-    _, method, _, returned = _fitted_once(make)
+    _, method, _, _, returned = _fitted_once(make)
     if returned is not method:
         _fail(make, "fit must return self")
 
@@ -202,7 +202,7 @@ def check_leaves_the_network_as_it_was(make: MethodFactory) -> None:
 
 def check_hyper_parameters_stay_as_given(make: MethodFactory) -> None:
     """Hyper-parameters are stored verbatim and neither `fit` nor `score` changes them."""
-    _, method, before, _ = _fitted_once(make)
+    _, method, _, before, _ = _fitted_once(make)
     if type(method)(**before).params() != before:
         _fail(make, f"the constructor changes its arguments — given {before}")
     _first_scores(make)
@@ -281,26 +281,19 @@ def all_checks() -> tuple[Check, ...]:
 
 
 def _ready(make: MethodFactory) -> tuple[Toy, Method, FeatureSet]:
-    """Return the planted problem, the method that all checks share which only score, and samples to score."""
-    data, method, _, _ = _fitted_once(make)
-    return data, method, copied(_samples(make))
+    """Return the planted problem, the method that all checks share which only score, and own samples to score."""
+    data, method, samples, _, _ = _fitted_once(make)
+    return data, method, copied(samples)
 
 
 @lru_cache(maxsize=1)
-def _fitted_once(make: MethodFactory) -> tuple[Toy, Method, dict[str, Any], object]:
-    """Return the planted problem, a method fitted on it, its hyper-parameters before that, and what `fit` returned."""
-    _first_scores.cache_clear()  # they are of the method before, as are its samples
-    _samples.cache_clear()
+def _fitted_once(make: MethodFactory) -> tuple[Toy, Method, FeatureSet, dict[str, Any], object]:
+    """Return what `_ready` does, the method's hyper-parameters before its fit, and what `fit` returned."""
+    _first_scores.cache_clear()  # they are of the method before
     data, method = planted(), make()
     before = dict(method.params())
-    return data, method, before, returned_by_fit(method, data)
-
-
-@lru_cache(maxsize=1)
-def _samples(make: MethodFactory) -> FeatureSet:
-    """Return the samples that the shared method scores; each check gets a copy, which a method may spoil."""
-    data, method, _, _ = _fitted_once(make)
-    return samples_of(method, data)
+    returned = returned_by_fit(method, data)
+    return data, method, samples_of(method, data), before, returned
 
 
 @lru_cache(maxsize=1)

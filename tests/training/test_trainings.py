@@ -198,8 +198,7 @@ def surfaces(whole) -> tuple[Any, nn.Module]:
     network = backbone().load(checkpoint.weights).module()
     model = made.method.prepare(network, FEATURES, CLASSES)
     extras = {} if checkpoint.extras is None else load_file(checkpoint.extras)
-    unknown = model.load_state_dict(extras, strict=False).unexpected_keys
-    assert unknown == []
+    assert model.load_state_dict(extras, strict=False).unexpected_keys == []
     return found, model.eval()
 
 
