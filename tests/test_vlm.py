@@ -117,15 +117,15 @@ def test_learnt_prompts_are_a_head_that_every_method_reads(run):
     assert other.provenance["passes"] == 0, "the towers are frozen, and features are there"
 
 
-def test_heads_on_the_features_of_the_image_tower_cost_one_pass_together(run):
+def test_heads_on_the_features_of_the_image_tower_cost_one_pass_together(run, monkeypatch):
+    monkeypatch.setattr("openbench.backbones.heads.LAMBDAS", (10.0, 0.003))  # smaller ones take most steps
     zero_shot = run("method=mls")
     first = run("backbone.head=linear_probe", "method=odin")  # by gradients through the tower and the new head
     assert first.backbone["head"]["kind"] == "linear_probe"
     accuracy = [record.metrics["id"]["accuracy"] for record in (zero_shot, first)]
     assert accuracy[0] < 0.3 < 0.6 < accuracy[1], "random towers know no names, and their features still tell digits"
     other = run("backbone.head=knn", "method=mls")
-    assert other.backbone["head"]["kind"] == "knn"
-    assert other.provenance["passes"] == 0
+    assert (other.backbone["head"]["kind"], other.provenance["passes"]) == ("knn", 0)
     assert other.metrics["id"]["accuracy"] > accuracy[0]
 
 
