@@ -110,6 +110,8 @@ def apply_weights(
     """
     current = module.state_dict()
     new = {rename(key): value for key, value in state.items()}
+    # Releases may hold a linear classifier as a 1×1 convolution.
+    new |= {k: new[k].flatten(1) for k, v in current.items() if k in new and new[k].shape == (*v.shape, 1, 1)}
     both = [(k, new[k], v) for k, v in current.items() if k in new]
     problems = {
         "missing": [k for k in current if k not in new and not _is_counter(k)],

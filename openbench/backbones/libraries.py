@@ -183,7 +183,7 @@ def timm_model(
     backbone = NetworkBackbone(
         name if tokens is None else f"{name}_{tokens}",
         f"timm {base}, {classes} classes, {sorted(settings.items())}" + (f", tokens {tokens}" if tokens else ""),
-        make if tokens is None else lambda: TokenFeatures(make(), tokens, where),
+        (lambda: _with_linear(make())) if tokens is None else lambda: TokenFeatures(make(), tokens, where),
         timm_anatomy if tokens is None else lambda module: Anatomy("head", *stages(module.vit, INSIDE)),  # type: ignore[arg-type]
         preprocess=chosen_preprocess(preprocess, preset, where),
         precision=precision,
@@ -199,6 +199,15 @@ def timm_model(
     with fetching(f"timm's '{full}'"):
         released = timm.create_model(full, pretrained=True, num_classes=classes, **settings).state_dict()
     return backbone.load_state(released, f"of timm's '{full}'")
+
+
+def _with_linear(module: Any) -> nn.Module:
+    """A timm network; its classifier is nn.Linear where timm's is a 1×1 convolution of pooled features, as of BiT."""
+    old: Any = getattr(module, "head", None)
+    if getattr(old, "use_conv", False):
+        pool, layers = old.global_pool.pool_type, _compat.library("timm").layers
+        module.head = layers.ClassifierHead(module.num_features, module.num_classes, pool, module.drop_rate)
+    return module
 
 
 def timm_anatomy(module: nn.Module) -> Anatomy:

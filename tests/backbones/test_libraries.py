@@ -156,6 +156,18 @@ def test_a_timm_network_without_a_classifier_gives_timms_features(model: str, op
         backbone.outputs(x, Request(perturb=Perturb()))
 
 
+def test_a_classifier_that_timm_writes_as_a_convolution_is_linear() -> None:
+    model, x = "resnetv2_50x1_bit", torch.randn(2, 3, 64, 64)  # of the family of timm_bit_r101x1
+    net = _compat.library("timm").create_model(model, num_classes=5).eval()
+    backbone = timm_model(model, model, num_classes=5, preprocess=SMALL).load_state(net.state_dict(), "of timm")
+    outputs = backbone.outputs(x, Request())
+    with torch.no_grad():
+        torch.testing.assert_close(outputs.logits, net(x), rtol=1e-4, atol=1e-3)
+        features = net.forward_head(net.forward_features(x), pre_logits=True)
+    torch.testing.assert_close(outputs.features, features, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(backbone.head.weight, net.head.fc.weight.flatten(1))
+
+
 def test_released_file_with_other_content_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENBENCH_DATA", str(tmp_path))
     (tmp_path / "weights").mkdir()
