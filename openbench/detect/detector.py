@@ -274,7 +274,7 @@ class Detector:
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes in the order of the logits; empty without a classifier."""
-        count = self.learnt[0].num_classes
+        count = (self.backbone or self.learnt[0]).num_classes
         return self._classes if len(self._classes) == count else tuple(map(str, range(count)))
 
     def save(self, path: str | Path, network: str = "weights") -> str:

@@ -50,7 +50,6 @@ def fit_on_benchmark(
     unfitted = prepare.build_method(config["method"])
     refuse_unsavable(unfitted.method)
     spec = prepare.prepare(config, setting, method=unfitted)
-    check_savable(spec.backbone, network)
     existing = RecordStore(setting.records).find(spec.run_id)
     tuned = dict(existing[0].tuned) if existing else {}
     method = with_params(spec.method, tuned) if tuned else spec.method
@@ -69,6 +68,7 @@ def fit_on_benchmark(
     licensed = {"licences": licences(spec.config["backbone"], benchmark.id_test.name)}
     detector.about = {**data, **made_of, **licensed, **of_record}
     detector.backbone, detector.node = spec.backbone, dict(spec.config["backbone"])
+    check_savable(detector, network)
     source = CachedFeatures.of(spec.backbone, setting)
     train = benchmark.id_train if Role.ID_TRAIN in fitted_on else benchmark.id_val if Role.ID_VAL in fitted_on else None
     detector.fit(train, benchmark.id_val if Role.ID_VAL in fitted_on else None, features=source)

@@ -44,7 +44,7 @@ from openbench.detect.detector import Detector
 from openbench.detect.network import NETWORK_OUTPUTS, check_fits, network_of, network_onnx
 from openbench.digest import bytes_sha256
 from openbench.engine.evaluate import for_layers
-from openbench.errors import CheckpointError, ConfigError, NotApplicableError, check_choice
+from openbench.errors import CheckpointError, ConfigError, NotApplicableError, OpenbenchError, check_choice
 from openbench.public import TARGET, name_of, public, targets
 from openbench.storage.checksum import KEY, stated
 from openbench.storage.files import creating, write_whole
@@ -126,7 +126,7 @@ def write(detector: Detector, path: Path, network: str) -> str:
     if path.exists() or path.is_symlink():
         raise ConfigError(f"'{path}' exists — delete it, or give another path")
     calibration, (backbone, method) = detector.calibration, detector.learnt
-    check_savable(backbone, network, detector.options)
+    check_savable(detector, network)
     described = _described(backbone, detector.node, detector.options)
     arrays = {name: getattr(calibration, name) for name in _ARRAYS} | {"seen": detector.seen}
     tensors = {f"calibration.{name}": torch.tensor(np.asarray(a)) for name, a in arrays.items() if a is not None}
@@ -279,29 +279,30 @@ def _network(
     return _of_module(model, own, part, weights, classes)
 
 
-def check_savable(backbone: Backbone, network: str, options: ModelOptions | None = None) -> None:
-    """Check that a network, or features with their linear head, can be saved.
-
-    Args:
-        backbone: with weights.
-        network: as `weights` or `onnx`.
-        options: options of the user for it.
+def check_savable(detector: Detector, network: str) -> None:
+    """Check that the network of a detector, or features with their linear head, can be saved as `weights` or `onnx`.
 
     Raises:
         NotApplicableError: it is not a network of torch modules with weights, e.g. a function; or its classifier was
-            made from text, which weights do not restore; or features have another classifier than a linear one, or no
-            graph.
+            made from text, or its training added parts, which weights do not restore; or features have another
+            classifier than a linear one, or no graph.
     """
-    why = ""
+    why, backbone, options = "", detector.backbone or detector.learnt[0], detector.options
     if not backbone.has_network:
         if network == "onnx":
             why = "there is no network, only features — leave out onnx"
         elif backbone.classifies and not (backbone.has_head or isinstance(backbone, Rows)):
             why = "the classifier of its features is not linear — choose backbone.head=linear_probe"
-    elif not isinstance(backbone, NetworkBackbone) or not (options is None or isinstance(options.head, str | None)):
+    elif not isinstance(backbone, NetworkBackbone) or not isinstance(options.head, str | None):
         why = f"it is not a torch.nn.Module with weights ({type(backbone).__name__}) — pass the module to Detector"
     elif backbone.text_towers and network == "weights":
         why = "its classifier was made from text, by a tower that is not saved — save it as a graph: network=onnx"
+    elif detector.node and network == "weights":
+        try:
+            part = NetworkPart(**_described(backbone, detector.node, options))
+            _of_config(part, backbone.network.state_dict(), detector.class_names)
+        except OpenbenchError:
+            why = f"config '{part.config}' alone does not build it — save it as a graph: network=onnx"
     if why:
         raise NotApplicableError(f"model '{backbone.name}' cannot be saved: {why}")
 
@@ -352,6 +353,8 @@ def _of_config(part: NetworkPart, state: Tensors, classes: Sequence[str]) -> Bac
     known = {"classes": tuple(classes), "num_classes": part.classes}
     backbone: NetworkBackbone = build(node, f"backbone '{part.config}'", Backbone, **known)
     backbone.load_state(dict(state), "the detector's weights")
+    if part.architecture.startswith(f"{backbone.architecture}, evaluated as "):  # with the head of its training
+        backbone.architecture = part.architecture
     if backbone.digest != part.digest:
         raise CheckpointError(f"backbone '{part.name}' is another one in this openbench — fit and calibrate again")
     return backbone

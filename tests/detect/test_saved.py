@@ -230,6 +230,18 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path):
     assert [place.name for place in tmp_path.iterdir()] == ["b"]
 
 
+def test_a_network_with_the_head_of_its_training_comes_back_and_one_with_further_parts_is_refused(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("OPENBENCH_CACHE", str(tmp_path / "cache"))
+    words = ["fit", "+benchmark=openset_digits", "training.recipe.epochs=1", "training.recipe.batch_size=256"]
+    for training, code in (("arpl", 0), ("rotpred", 2)):
+        assert main([*words, f"training={training}", f"out={tmp_path / training}"]) == code
+    assert "does not build it — save it as a graph: network=onnx" in capsys.readouterr().err
+    assert (tmp_path / "arpl").is_dir()
+    assert not (tmp_path / "rotpred").exists()
+
+
 @pytest.mark.parametrize("name", [MANIFEST, TENSORS])
 def test_a_part_that_is_damaged_or_missing_is_refused(saved, tmp_path, name):
     copy = Path(shutil.copytree(saved[1], tmp_path / "copy"))
