@@ -84,8 +84,11 @@ def check_fits(backbone: Backbone, method: Method, name: str) -> None:
     """Check that a network gives everything that a method reads.
 
     Raises:
-        NotApplicableError: it does not; or the method reads corrupted copies, which are drawn by the names of images.
+        NotApplicableError: it does not; or the method reads mixed images, or corrupted copies drawn by images' names.
     """
+    if any(leaf.request.mixing for leaf in leaves(method)):
+        what = f"method '{name}' learns from mixtures of ID and OOD validation images, and a detector has only ID ones"
+        raise NotApplicableError(f"{what} — choose the method without mixed images, e.g. knn")
     if any(leaf.request.corruption is not None for leaf in leaves(method)):
         what = f"method '{name}' reads corrupted copies of images, which are drawn by their names in a benchmark"
         raise NotApplicableError(f"{what} — choose the method that it averages, e.g. mcm")

@@ -285,6 +285,8 @@ def test_a_model_that_does_not_fit_is_refused():
             named.calibrate(images(30, 1)[0])
     with pytest.raises(ConfigError, match="did you mean 'resnet20_cifar10'"):
         Detector("resnet20_cifar11", "msp").fit()
+    with pytest.raises(NotApplicableError, match="a detector has only ID ones"):
+        detector("knn_mfs")
     with pytest.raises(NotApplicableError, match="corrupted copies"):
         Detector(network(), CoVer(MSP()), preprocess=PREPROCESS).fit(images(60, 0))
     with pytest.raises(NotApplicableError, match="features"):
