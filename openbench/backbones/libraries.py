@@ -325,6 +325,7 @@ def torchvision_model(
         partial(torchvision_anatomy, p=crop, kind=nn.Identity if head else nn.Linear),
         preprocess=crop,
         precision=precision,
+        rename=_renamed,
     )
     backbone.head_to_fit = head
     if source is None:
@@ -356,6 +357,12 @@ def torchvision_anatomy(module: nn.Module, p: Preprocess, kind: type[nn.Module] 
             sides = output_sides(module, parts, (p.channels, p.crop, p.crop), layout)
             return Anatomy(head, choose_stages(list(zip(parts, sides, strict=True))), layout)
     return Anatomy(head)
+
+
+def _renamed(key: str) -> str:
+    """A key of a file as torchvision names it now: released DenseNets and vision transformers have older names."""
+    key = re.sub(r"(denselayer\d+\.(?:norm|conv))\.(?=[12]\.)", r"\1", key)
+    return key.replace(".mlp.linear_1.", ".mlp.0.").replace(".mlp.linear_2.", ".mlp.3.")
 
 
 def released_file(url: str) -> Path:
