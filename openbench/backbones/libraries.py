@@ -310,6 +310,11 @@ def torchvision_model(
     released = names[source] if isinstance(source, str) else None
     crop = chosen_preprocess(preprocess, partial(_preset, released or published.DEFAULT), where)
     settings = dict(options or {})
+    # What torchvision itself sets with released weights.
+    if released is not None and model in ("googlenet", "inception_v3"):
+        settings.setdefault("transform_input", True)
+    if released is not None and published.__name__.startswith("ViT_"):
+        settings.setdefault("image_size", released.meta["min_size"][0])
     classes = chosen_classes(num_classes, _PUBLISHED_CLASSES, released is not None) if head is None else 0
     make = partial(models.get_model, model, weights=None, num_classes=classes or _PUBLISHED_CLASSES, **settings)
 

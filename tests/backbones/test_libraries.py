@@ -142,6 +142,26 @@ def test_a_torchvision_network_without_its_classifier_has_the_same_features(mode
     assert headless.digest != whole.digest
 
 
+@pytest.mark.parametrize(
+    ("model", "weights", "option", "value"),
+    [
+        ("googlenet", "IMAGENET1K_V1", "transform_input", True),
+        ("narrow_vit_b_16", "IMAGENET1K_SWAG_E2E_V1", "image_size", 384),
+    ],
+)
+def test_released_weights_bring_the_options_that_torchvision_sets_with_them(
+    model: str, weights: str, option: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"init_weights": False} if model == "googlenet" else {}
+    net = _compat.library("torchvision").models.get_model(
+        model, weights=None, num_classes=1000, **{**options, option: value}
+    )
+    torch.save(net.state_dict(), tmp_path / "released.pth")
+    monkeypatch.setattr("openbench.backbones.libraries.released_file", lambda _: tmp_path / "released.pth")
+    backbone = torchvision_model("mine", model, weights=weights, preprocess="preset", options=options)
+    assert getattr(backbone.module(), option) == value
+
+
 def test_presets_are_the_published_ones() -> None:
     found = torchvision_model("s", "narrow_swin_t", num_classes=5, preprocess="preset").preprocess
     preset = _compat.library("torchvision").models.Swin_T_Weights.IMAGENET1K_V1.transforms()
