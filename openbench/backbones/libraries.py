@@ -82,7 +82,19 @@ def load_file(
     """
     dropped = tuple(f"{name}." for name in without)
     state = {key: value for key, value in read_weights(file, sha256).items() if not key.startswith(dropped)}
-    return backbone.load_state(state, f"'{file}'")
+    return backbone.load_state(_on_grid(state, getattr(backbone.network, "vit", backbone.network)), f"'{file}'")
+
+
+def _on_grid(state: dict[str, Tensor], vit: Any) -> dict[str, Tensor]:
+    """Weights of a file, position embeddings (1, t, d) resampled to a transformer's grid as timm does for released."""
+    old, new, grid = state.get("pos_embed"), getattr(vit, "pos_embed", None), ()
+    if old is not None and new is not None and old.shape != new.shape and old.shape[::2] == new.shape[::2]:
+        grid = getattr(getattr(vit, "patch_embed", None), "grid_size", ())
+    prefix = new.shape[1] - math.prod(grid) if grid else 0
+    if not grid or math.isqrt(max(0, old.shape[1] - prefix)) ** 2 != old.shape[1] - prefix:
+        return state
+    resample = _compat.library("timm").layers.resample_abs_pos_embed
+    return state | {"pos_embed": resample(old, grid, num_prefix_tokens=prefix)}
 
 
 @contextmanager

@@ -330,6 +330,21 @@ def test_tokens_are_those_of_the_normalised_blocks(model, tmp_path):
     assert len({made(model, t, weights=str(tmp_path / "vit.pt")).digest for t in expected}) == 5
 
 
+@pytest.mark.parametrize(
+    "model", ["vit_small_patch14_dinov2", "vit_small_patch14_reg4_dinov2", "eva02_tiny_patch14_224"]
+)
+def test_position_embeddings_of_a_file_are_resampled_as_timm_does(model, tmp_path):
+    options, file = {**TINY, "depth": 4}, tmp_path / "large.pt"
+    create = partial(_compat.library("timm").create_model, model, num_classes=0)
+    torch.save(create(**options | {"img_size": 64}).state_dict(), file)
+    timms = create(**options, pretrained=True, pretrained_cfg_overlay={"file": str(file)}).eval()
+    for tokens in (None, "cls"):
+        found = made(model, tokens, 4, weights=str(file)).outputs(NOISE, FEATURES).features
+        with torch.no_grad():
+            expected = timms.forward_features(NOISE)[:, 0] if tokens else timms(NOISE)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_tokens_that_a_transformer_lacks_are_refused():
     with pytest.raises(ConfigError, match=r"this model has no class token \(allowed: patch_mean\)"):
         made("vit_base_patch16_siglip_224", "cls", 2)
