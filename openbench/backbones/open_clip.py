@@ -351,6 +351,9 @@ def open_clip_model(
     if model not in (known := library.list_models()):
         raise ConfigError(f"{where}: open_clip has no model '{model}' — nearest: {available(known, model)}")
     source = chosen_weights(weights, library.list_pretrained_tags_by_model(model), f"{where}: open_clip's {model}")
+    if isinstance(source, str) and library.get_pretrained_cfg(model, source).get("quick_gelu"):
+        # The activation of these weights; open_clip takes that of the model's name, and warns.
+        model = f"{model.removesuffix('-quickgelu')}-quickgelu"
     names = class_names_of(library, where, classes, benchmark_classes)
     if not names or num_classes not in (None, len(names)):
         found = f"{len(names)} class names, needed: {num_classes or 'two or more'}"

@@ -54,6 +54,12 @@ def test_name_is_what_users_type() -> None:
     assert off == {}
 
 
+def test_networks_of_openais_weights_have_quick_gelu_which_these_were_trained_with() -> None:
+    models = {path.stem: node(path)["model"] for path in FILES if node(path).get("weights") == "openai"}
+    assert len(models) == 4
+    assert {name: model for name, model in models.items() if "quickgelu" not in model} == {}
+
+
 def test_released_weights_have_the_hash_stated(real_data: Path) -> None:
     """Of every yaml that states the hash of a file of its own; not all authors publish one."""
     nodes = [node(path) for path in FILES if "sha256" in path.read_text()]

@@ -86,6 +86,26 @@ def test_open_clip_head_is_what_the_whole_model_computes() -> None:
     assert backbone.preprocess.mean == pytest.approx((0.48145466, 0.4578275, 0.40821073))
 
 
+@pytest.mark.parametrize(
+    ("model", "weights", "made"),
+    [
+        ("ViT-B-16", "openai", "ViT-B-16-quickgelu"),
+        ("ViT-B-16-quickgelu", "openai", "ViT-B-16-quickgelu"),
+        ("ViT-B-16", "laion400m_e31", "ViT-B-16"),
+        ("ViT-H-14-worldwide", "metaclip2_worldwide", "ViT-H-14-worldwide-quickgelu"),
+    ],
+)
+def test_open_clip_models_have_the_activation_of_their_weights(
+    model: str, weights: str, made: str, monkeypatch
+) -> None:
+    def whole(_: object, model: str, weights: str) -> None:
+        raise CheckpointError(f"{model} {weights}")
+
+    monkeypatch.setattr("openbench.backbones.open_clip._whole", whole)
+    with pytest.raises(CheckpointError, match=f"^{made} {weights}$"):
+        open_clip_model("mine", model, weights=weights, classes=("a", "b"))
+
+
 def test_the_published_prompts_and_names_give_the_head_that_the_library_builds() -> None:
     library, whole = tiny_clip.library(), tiny_clip.whole()
     backbone = tiny_clip.backbone(
