@@ -319,7 +319,8 @@ def torchvision_model(
     published = models.get_model_weights(model)
     names = {**published.__members__, DEFAULT: published.DEFAULT}
     source = chosen_weights(weights, names, where)
-    released = names[source] if isinstance(source, str) else None
+    files = {one.url.rsplit("/", 1)[-1]: one for one in published}  # your own may be a released one
+    released = names[source] if isinstance(source, str) else files.get(getattr(source, "name", ""))
     crop = chosen_preprocess(preprocess, partial(_preset, released or published.DEFAULT), where)
     settings = dict(options or {})
     # What torchvision itself sets with released weights.

@@ -172,14 +172,16 @@ def test_a_torchvision_network_without_its_classifier_has_the_same_features(mode
 def test_released_weights_bring_the_options_that_torchvision_sets_with_them(
     model: str, weights: str, option: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"init_weights": False} if model == "googlenet" else {}
-    net = _compat.library("torchvision").models.get_model(
-        model, weights=None, num_classes=1000, **{**options, option: value}
-    )
-    torch.save(net.state_dict(), tmp_path / "released.pth")
-    monkeypatch.setattr("openbench.backbones.libraries.released_file", lambda _: tmp_path / "released.pth")
-    backbone = torchvision_model("mine", model, weights=weights, preprocess="preset", options=options)
-    assert getattr(backbone.module(), option) == value
+    models, options = _compat.library("torchvision").models, {"init_weights": False} if model == "googlenet" else {}
+    published = models.get_model_weights(model)[weights]
+    file = tmp_path / Path(published.url).name
+    net = models.get_model(model, weights=None, num_classes=1000, **{**options, option: value})
+    torch.save(net.state_dict(), file)
+    monkeypatch.setattr("openbench.backbones.libraries.released_file", lambda _: file)
+    for given in (weights, str(file)):
+        backbone = torchvision_model("mine", model, weights=given, preprocess="preset", options=options)
+        assert getattr(backbone.module(), option) == value
+        assert backbone.preprocess.resize == published.transforms().resize_size[0]
 
 
 def test_presets_are_the_published_ones() -> None:
