@@ -117,8 +117,9 @@ def _read(path: Path) -> tuple[bytes, Image]:
                 raise ValueError(f"more than 8 bits (mode {picture.mode}), scale it to 0…255 and save 8-bit grey")
             return content, np.asarray(picture if picture.mode in ("L", "RGB") else picture.convert("RGB"))
     except (OSError, SyntaxError, ValueError, Pillow.DecompressionBombError) as error:
+        why = str(error).partition(" <")[0]  # not where the bytes are in memory
         raise DataError(
-            f"image '{path}' cannot be read ({error}) — get the file again, or delete it and run with "
+            f"image '{path}' cannot be read ({why}) — get the file again, or delete it and run with "
             "benchmark.incomplete=allow, which records it as missing"
         ) from error
 
