@@ -14,7 +14,7 @@ def test_unknown_device_names_the_nearest() -> None:
 
 
 def test_absent_cuda_device_is_refused_before_anything_runs() -> None:
-    with pytest.raises(ConfigError, match=r"device 'cuda:99' is not on this machine .*\d+ CUDA devices"):
+    with pytest.raises(ConfigError, match=r"device 'cuda:99' .* \d+ CUDA devices and \d of Metal\) — "):
         resolve_device("cuda:99")
 
 
