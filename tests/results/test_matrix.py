@@ -122,8 +122,8 @@ def test_trainings_of_a_backbone_are_means_over_their_seeds():
     assert "4 methods on 2 ways of training" in one.summary()
 
 
-def test_one_network_or_benchmark_is_nothing_to_compare():
-    assert found(records()[::3]) == found(records(), view="benchmarks") == []
+def test_one_network_or_benchmark_or_a_metric_of_no_set_is_nothing_to_compare():
+    assert found(records()[::3]) == found(records(), view="benchmarks") == found(records(), "aurc") == []
 
 
 def trained(training, outliers, gains, at):

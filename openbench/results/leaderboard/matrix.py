@@ -296,7 +296,7 @@ def _matrix(view: str, board: Board, rows: Sequence[Row], number: tuple[str, str
     down, across = sorted(methods.values()), sorted(accuracies, key=lambda one: (-fmean(alike[one]), one))
     if view == "trainings":  # those that see outliers stand by themselves
         across.sort(key=lambda one: one[3] != NONE)
-    values = np.array([[fmean(cells.get((a, b), [np.nan])) for b in across] for a in down]).reshape(len(down), -1)
+    values = np.array([fmean(cells.get(at, [np.nan])) for at in product(down, across)]).reshape(len(down), len(across))
     first, some = _of_benchmarks(values, [one[0] for one in across]) if view == BENCHMARKS else complete(values)
     if min(len(first), len(some)) < 2:
         return None
