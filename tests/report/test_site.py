@@ -15,7 +15,7 @@ from openbench.core.request import Role
 from openbench.core.scores import SetScores
 from openbench.errors import ConfigError
 from openbench.report.site import write
-from openbench.report.site._boards import comparisons_of
+from openbench.report.site._boards import comparisons_of, value_of
 from openbench.report.site._others import other_boards, table_of
 from openbench.report.site.write import write_site
 from openbench.results.checks import Check, write_check
@@ -48,6 +48,7 @@ def test_every_number_is_that_of_a_record(site):
     assert {name: values[f"{name}.auroc"] for name in "abc"} == {"a": 0.88, "b": 0.92, "c": 0.95}
     assert row["ms"] == 1.0  # 19 ms for 19 images
     assert row["mib"] == 100.0
+    assert f"{100 * value_of(Estimate(0.4150503)):.2f}" == "41.51"  # as in a table: .41505 would be 41.50
 
 
 def test_the_page_says_how_much_there_is_and_what_each_method_does(site):

@@ -25,7 +25,7 @@ Facts = Mapping[str, MethodFacts]
 Published = Mapping[Setup, Figure]
 Ranges = Mapping[tuple[str, ...], RankRange]
 ShownColumn = tuple[Plain, Callable[[Row], Any]]  # as the page reads it, and what a row has in it
-_DIGITS = 6  # of a number; tables print four
+DIGITS = 9  # of a number; with six a table of two decimals may be another one
 _OF_CHECK = ("utc", "made_from", "reproduces", "said", "made_by")
 _OF_RUN = ("run_id", "config", "benchmark", "backbone", "method", "tuned", "trials")
 _OF_RECORD = (*_OF_RUN, "header", "counts", "provenance")
@@ -251,9 +251,9 @@ def value_of(cell: Cell) -> Any:
     """Return a number, [value, deviation over runs], or [value, low, high] with its interval; None if there is none."""
     if isinstance(cell, Estimate):
         ends = (cell.std,) if cell.std is not None else (cell.low, cell.high)
-        rounded = [round(value, _DIGITS) for value in (cell.value, *ends) if value is not None]
+        rounded = [round(value, DIGITS) for value in (cell.value, *ends) if value is not None]
         return rounded if len(rounded) > 1 else rounded[0]
-    return round(cell, _DIGITS) if isinstance(cell, float) else cell
+    return round(cell, DIGITS) if isinstance(cell, float) else cell
 
 
 def number(value: Any) -> float | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from openbench.report.site._boards import Plain, metric, number, value_of
+from openbench.report.site._boards import DIGITS, Plain, metric, number, value_of
 from openbench.results.leaderboard.pages import PublishedBoard
 from openbench.results.leaderboard.trainings import COLUMNS as RUN_COLUMNS, comparison
 from openbench.results.records.settings import NONE
@@ -162,7 +162,7 @@ def _mean_gap(gaps: Sequence[Any]) -> list[Any]:
     if not gaps or None in gaps:
         return [None, None, None]
     ours, theirs = fmean(gap.ours for gap in gaps), fmean(gap.published for gap in gaps)
-    return [round(ours, 6), round(theirs, 6), round(ours - theirs, 6)]
+    return [round(value, DIGITS) for value in (ours, theirs, ours - theirs)]
 
 
 def _leading(row: Plain) -> float:
