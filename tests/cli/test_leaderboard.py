@@ -191,6 +191,7 @@ def test_rows_are_chosen_by_what_they_are(results, capsys):
     [
         (["--where", "training=vos"], "--where training=vos: no record — available: cross_entropy"),
         (["--where", "trainig=vos"], "did you mean 'training'"),
+        (["--where", "training"], "found 'training' — allowed: KEY=VALUE"),
         (["--benchmark", "toi"], "--benchmark: 'toi' not found among the records; did you mean 'toy'"),
         (["--view", "ranking", "--columns", "auroq"], "--columns: 'auroq' not found; did you mean 'auroc'"),
         (["--view", "ranking", "--of", "nea"], "--of: 'nea' not found; did you mean 'near'"),
