@@ -34,6 +34,11 @@ def test_no_command_shows_the_help_and_is_an_error(capsys):
     assert "Usage: python -m openbench" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("typed", ["compare a b --images", "report a --images", "data verify digits --show"])
+def test_a_number_of_images_or_pairs_is_not_negative(capsys, typed):
+    assert "-1 is not in the range x>=0" in said(capsys, *typed.split(), "-1")
+
+
 @pytest.mark.parametrize("typed", ["method=knm", "-m method=msp,knm"])
 def test_unknown_option_of_a_group(engine, capsys, typed):
     message = said(capsys, "run", "+benchmark=digits", *typed.split())

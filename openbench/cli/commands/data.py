@@ -100,7 +100,7 @@ def prepare(args: Namespace) -> int:
 @click.argument("words", nargs=-1, required=True, metavar="BENCHMARK…")
 @options.config_dir
 @click.option("--fast", is_flag=True, help="leave out the search for similar images")
-@click.option("--show", type=int, default=20, metavar="N", help="similar pairs to print (default: 20)")
+@click.option("--show", type=click.IntRange(0), default=20, metavar="N", help="similar pairs to print (default: 20)")
 def verify(args: Namespace) -> int:
     """Check counts, hashes, classes and duplicates."""
     from openbench.data.checking.lookalikes import lookalikes

@@ -40,7 +40,9 @@ _SCORE_FILES = (".csv", ".parquet")
 @click.command(cls=options.Command)
 @click.argument("run_id", metavar="RUN_ID")
 @options.file_option("--out", "FILE.html", "the page (default: named after the run)")
-@click.option("--images", type=int, default=12, metavar="N", help="images on each contact sheet; 0 for none")
+@click.option(
+    "--images", type=click.IntRange(0), default=12, metavar="N", help="images on each contact sheet; 0 for none"
+)
 @options.results
 @options.cache
 def report(args: Namespace) -> int:
@@ -73,7 +75,7 @@ def report(args: Namespace) -> int:
 @click.command(cls=options.Command)
 @click.argument("run_ids", nargs=-1, required=True, metavar="RUN_ID…")
 @options.file_option("--plots", "FILE", "draw the ROCs: .png, .svg or .pdf")
-@click.option("--images", type=int, default=3, metavar="N", help="images of each set; 0 for none")
+@click.option("--images", type=click.IntRange(0), default=3, metavar="N", help="images of each set; 0 for none")
 @click.option("--level", type=float, default=0.95, metavar="P", help="coverage of the intervals")
 @options.table_format()
 @options.results
