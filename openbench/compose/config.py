@@ -466,7 +466,8 @@ def _set(cfg: DictConfig, words: Sequence[str]) -> None:
         try:
             OmegaConf.update(cfg, key, parse_yaml(value, key), force_add=text.startswith("+"))
         except OmegaConfBaseException as error:
-            raise ConfigError(f"{text}: {str(error).splitlines()[0]}") from error
+            parent, leaf, known = _first_unknown(cfg, key)
+            raise ConfigError(f"{text}: {parent} has no key '{leaf}' — allowed: {available(known, leaf)}") from error
 
 
 def options(group: str, config_dir: Path | None = None) -> list[str]:

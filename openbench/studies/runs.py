@@ -126,6 +126,8 @@ def planned_run(words: Sequence[str], where: str, config_dir: Path | None = None
         raise ConfigError(f"{where}: {error}") from error
     trained = backbone.get(TARGET) not in (None, *_NEVER_TRAINED) and not comes_with_weights(backbone)
     names = {"augment": NONE, "seed": "0", **choices, **chosen}
+    if not names["seed"].isdecimal():
+        raise ConfigError(f"{where}: seed — found '{names['seed']}', allowed: a whole number; several are for `seeds:`")
     return PlannedRun(scientific, names, node, trained, config_dir)
 
 

@@ -173,6 +173,18 @@ def test_published_figures_are_found_by_what_stands_in_their_columns(tmp_path, m
 
 
 @pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("seed=0,1", "a cell: seed — found '0,1', allowed: a whole number"),
+        ("method.kk=3", "method.kk=3: method has no key 'kk' — allowed: k, index"),
+    ],
+)
+def test_what_is_typed_wrongly_for_a_run_is_said_with_what_is_allowed(typed, words):
+    with pytest.raises(ConfigError, match=words):
+        assert planned_run(["+benchmark=digits", "method=knn", typed], "a cell").config_keys
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
         (("rows:", "row:"), "study 'two' has no key 'row'; did you mean 'rows'"),
