@@ -181,17 +181,19 @@ def config_text(entry: Entry, config_dir: Path | None) -> str:
 
 def resolve(entry: Entry, config_dir: Path | None) -> str:
     """Return the node that Hydra composes for an entry, as YAML; empty if the file alone already says it."""
-    if entry.group in ("dataset", "study"):  # complete only in a benchmark, which chooses the images; not Hydra's
+    # Complete only in a benchmark, which chooses the images; not Hydra's; in a recipe; with a training.
+    if entry.group in ("dataset", "study", "augment", "scorer"):
         return ""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     from openbench.compose.config import compose
 
-    plus = "+" if entry.group in ("attack", "augment", "benchmark", "scorer") else ""
+    plus = "+" if entry.group in ("attack", "benchmark") else ""
+    at = "training.recipe" if entry.group == "recipe" else entry.group
     try:
-        composed = compose("run", [f"{plus}{entry.group}={entry.name}"], config_dir)
-        node = OmegaConf.select(composed, entry.group)
+        composed = compose("run", [f"{plus}{entry.group}{f'@{at}' * (at != entry.group)}={entry.name}"], config_dir)
+        node = OmegaConf.select(composed, at)
         text = OmegaConf.to_yaml(node, resolve=True).rstrip("\n")
         same = OmegaConf.to_container(node, resolve=True) == entry.config()
     except (ConfigError, OmegaConfBaseException, ValueError) as error:
