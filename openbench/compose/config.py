@@ -230,10 +230,8 @@ def _explanation(error: Exception, command: str, overrides: Sequence[str], confi
     if match := re.search(r"An item is already at '([^']+)'|Multiple values for ([\w/]+)\.", text):
         return ConfigError(f"'{match.group(1) or match.group(2)}' exists already — drop the plus sign, choose it once")
     if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
-        return ConfigError(
-            f"'{match.group(1)}' names several values — add -m to run them all "
-            f"(python -m openbench {command} -m …), or brackets for one list: key=[a,b]"
-        )
+        several = f"'{match.group(1)}' names several values — add -m to run them all (python -m openbench {command} -m …)"
+        return ConfigError(several + ", or brackets for one list: key=[a,b]" * ("." in match.group(1).split("=")[0]))
     reason = text or "look for a name that is empty or of the wrong kind"
     return ConfigError(with_package(f"the config does not compose — {reason}"))
 
@@ -338,6 +336,8 @@ def nodes(command: str, cfg: DictConfig, choices: Mapping[str, Any], overrides: 
         choices: group → chosen file, Hydra's `runtime.choices`.
         overrides: as typed for this job.
     """
+    if lists := [o.input_line for o in parse(overrides) if "." not in o.key_or_group and isinstance(o.value(), list)]:
+        raise ConfigError(f"'{lists[0]}' is a list — choose one; -m with commas, without brackets, runs them in turn")
     config = scientific(cfg, choices, command)
     _refuse_unread(command, overrides, config)
     return Composed(config, runtime(cfg), _spelt(overrides, config, str(choices.get("benchmark"))))

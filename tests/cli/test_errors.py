@@ -100,7 +100,11 @@ def test_words_that_do_not_fit_together(engine, capsys, words, expected):
             "does not compose — Could not delete from config. 'benchmark.near.eigth' does not exist",
         ),
         ("+seed=1", "'seed' exists already — drop the plus sign"),
-        ("method=knn,msp", "'method=knn,msp' names several values — add -m to run them all"),
+        (
+            "method=knn,msp",
+            "'method=knn,msp' names several values — add -m to run them all (python -m openbench run -m …)",
+        ),
+        ("method=[knn,msp]", "'method=[knn,msp]' is a list — choose one; -m with commas"),
         ("knn", "argument 'knn' is not an override; did you mean 'method=knn'? — write key=value"),
         ("backbone.weights=[1", "override 'backbone.weights=[1' cannot be read — write key=value, and quote it"),
         ("seed=abc", "seed — found 'abc', allowed: a whole number from 0 to 4294967295"),
