@@ -230,8 +230,8 @@ def _explanation(error: Exception, command: str, overrides: Sequence[str], confi
     if match := re.search(r"An item is already at '([^']+)'|Multiple values for ([\w/]+)\.", text):
         return ConfigError(f"'{match.group(1) or match.group(2)}' exists already — drop the plus sign, choose it once")
     if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
-        several = f"'{match.group(1)}' names several values — add -m to run them all (python -m openbench {command} -m …)"
-        return ConfigError(several + ", or brackets for one list: key=[a,b]" * ("." in match.group(1).split("=")[0]))
+        many = f"'{match.group(1)}' names several values — add -m to run them all (python -m openbench {command} -m …)"
+        return ConfigError(many + ", or brackets for one list: key=[a,b]" * ("." in match.group(1).split("=")[0]))
     reason = text or "look for a name that is empty or of the wrong kind"
     return ConfigError(with_package(f"the config does not compose — {reason}"))
 
