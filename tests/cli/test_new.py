@@ -141,15 +141,18 @@ def test_a_name_that_cannot_be_used_is_refused_and_nothing_is_written(arguments,
 
 
 @pytest.mark.parametrize(
-    ("words", "there"),
-    [(["method", "near_one"], "mine/method/near_one.yaml"), (["package", "near-one"], "near-one/README.md")],
+    ("words", "there", "said"),
+    [
+        (["method", "near_one"], "mine/method/near_one.yaml", "exists (python -m openbench show method near_one --c"),
+        (["package", "near-one"], "near-one/README.md", "exists"),
+    ],
 )
-def test_files_that_exist_are_left_alone(words, there, tmp_path, capsys):
+def test_files_that_exist_are_left_alone(words, there, said, tmp_path, capsys):
     file = tmp_path / there
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("mine")
     assert main(["new", *words, "--dir", str(tmp_path)]) == 2
-    assert "exists" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
     assert files_in(tmp_path) == {there}
     assert file.read_text() == "mine"
 

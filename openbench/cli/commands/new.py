@@ -175,7 +175,8 @@ def _check_name(kind: str, name: str, folder: Path) -> None:
         )
     mine = folder / FOLDER
     if name in entries(kind, mine if mine.is_dir() else None):
-        raise ConfigError(f"{kind} '{name}' exists (python -m openbench show {kind} {name}) — choose another name")
+        shown = f"show {kind} {name}" + f" --config-dir {mine}" * (name not in entries(kind, None))
+        raise ConfigError(f"{kind} '{name}' exists (python -m openbench {shown}) — choose another name")
     if importlib.util.find_spec(name) is not None and not (folder / f"{name}.py").exists():
         raise ConfigError(f"name '{name}' is that of an installed module, which would hide yours — choose another name")
 
