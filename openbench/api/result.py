@@ -376,7 +376,7 @@ def records(folder: str | Path | None = None, metrics: str | Sequence[str] = "ra
     Files that are not records are skipped with one warning; `attrs["skipped"]` has the reasons.
 
     Example:
-        near = ob.records().query("role == 'mean' and set == 'near'")
+        near = ob.records().query("benchmark == 'digits' and side == 'standard' and role == 'mean' and set == 'near'")
         near.groupby("method", observed=True).auroc.mean()
 
     Args:
