@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.backends import mkldnn
@@ -206,7 +207,10 @@ def fitted_pair(head: Any) -> Any:
         head: the argument of a call.
     """
     names = ((w, b) for w, b in _FITTED if hasattr(head, w) and hasattr(head, b))
-    return next(((getattr(head, w), getattr(head, b)) for w, b in names), head)
+    pair = next(((getattr(head, w), getattr(head, b)) for w, b in names), None)
+    if pair and np.size(getattr(head, "classes_", ())) == 2 and np.shape(pair[0])[:-1] in ((), (1,)):
+        return tuple([[0.0] * np.size(values), np.ravel(values)] for values in pair)  # the row is of the second class
+    return pair or head
 
 
 def by_rows(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
