@@ -127,6 +127,7 @@ def test_sets_called_na_or_7_keep_their_names(tmp_path):
     [
         (["scores.txt"], "allowed: .csv, .parquet"),
         (["none.csv"], "not found"),
+        (["no_folder"], "'no_folder' not found"),
         (["scores.csv", "--correction", "simms"], "did you mean 'simes'?"),
         (["scores.csv", "--delta", "little"], "'--delta': 'little' is not a valid float"),
     ],

@@ -351,10 +351,10 @@ def _of_columns(path: Path) -> "DataFrame":
     """The columns of a file that have a meaning here; missing values where nothing stands."""
     import pyarrow as pa
 
-    if path.suffix not in COLUMNS:
-        raise DataError(f"'{path}' is not a file of scores — allowed: {', '.join(COLUMNS)}")
     if not os.path.isfile(path):
         raise DataError(f"file of scores '{path}' not found")
+    if path.suffix not in COLUMNS:
+        raise DataError(f"'{path}' is not a file of scores — allowed: {', '.join(COLUMNS)}")
     try:
         read = _csv(path) if path.suffix == ".csv" else _parquet(path)
         # Whole numbers that no float64 holds are an error.
