@@ -16,6 +16,7 @@ from openbench.progress import verbosity
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
+NULL = "null"  # as typed for None
 
 
 class Command(click.Command):
@@ -71,19 +72,20 @@ def fields_of(cls: type, **types: Any) -> Callable[[Function], Function]:
 
     Args:
         cls: a dataclass whose fields have defaults.
-        **types: of options; that of the default where none is given, and a list where the default is a tuple.
+        **types: of options; that of the default where none is given; a list of it where the default is a tuple.
     """
 
     def options(command: Function) -> Function:
         for field in reversed(fields(cls)):
             several = isinstance(field.default, tuple)
-            kind = type(field.default[0] if several else field.default)
+            kind = types.get(field.name, type(field.default[0] if several else field.default))
+            metavar = None if isinstance(kind, click.Choice) else "NAME" if kind is str else "N"
             default = ",".join(map(str, field.default)) if several else field.default
             meaning = re.search(rf"^ *{field.name}: (.+?)[.;]?$", cls.__doc__ or "", flags=re.MULTILINE)
             command = click.option(
                 f"--{field.name.replace('_', '-')}",
-                type=types.get(field.name, _list_of(kind) if several else kind),
-                metavar="A,B,…" if several else None if field.name in types else "NAME" if kind is str else "N",
+                type=_list_of(kind) if several else kind,
+                metavar="A,B,…" if several else metavar,
                 help=f"{meaning.group(1) if meaning else ''} (default: {default})",
             )(command)
         return command
@@ -94,7 +96,7 @@ def fields_of(cls: type, **types: Any) -> Callable[[Function], Function]:
 def chosen(args: Namespace, cls: type) -> dict[str, Any]:
     """Return the values of the options of `fields_of` that were typed."""
     typed = {field.name: getattr(args, field.name) for field in fields(cls)}
-    return {name: value for name, value in typed.items() if value is not None}
+    return {name: None if value == NULL else value for name, value in typed.items() if value is not None}
 
 
 def _list_of(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:

@@ -43,7 +43,7 @@ class MetricOptions(Checked):
         ccr_fprs: shares of OOD accepted at which the correct classification rate is read.
         delta: δ, the probability that the conformal guarantee may fail.
         correction: none, simes, dkwm, asymptotic, monte_carlo, monte_carlo_published, equal_local_level.
-        fdr: q of the Benjamini–Hochberg selection; None = none, for ID validation that is not a fresh sample.
+        fdr: q of the Benjamini–Hochberg selection; null = none, for ID validation that is not a fresh sample.
         confidence: level of the intervals.
         replicates: bootstrap resamples per pair; 0 leaves DeLong's intervals only.
         bootstrap_metrics: ranking keys that get a bootstrap interval (AUROC has DeLong's).

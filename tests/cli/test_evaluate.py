@@ -79,6 +79,8 @@ def test_every_option_reaches_the_metrics(tmp_path):
     options = MetricOptions(replicates=0, delta=0.1, correction="dkwm", **risks, **costs, **rest)
     assert numbers(file, *OPTIONS) == evaluate(read_sets(file), options)
     assert "conformal_auroc" not in numbers(file, "--families", "ranking")["near"]
+    selections = [any("bh_" in key for key in numbers(file, *fdr)["near"]) for fdr in ([], ["--fdr", "null"])]
+    assert selections == [True, False]
 
 
 def test_explain_prints_every_convention(tmp_path, capsys):
@@ -126,8 +128,8 @@ def test_sets_called_na_or_7_keep_their_names(tmp_path):
     ("words", "expected"),
     [
         (["scores.txt"], "allowed: .csv, .parquet"),
-        (["none.csv"], "not found"),
         (["no_folder"], "'no_folder' not found"),
+        (["none.csv"], "not found"),
         (["scores.csv", "--correction", "simms"], "did you mean 'simes'?"),
         (["scores.csv", "--delta", "little"], "'--delta': 'little' is not a valid float"),
     ],

@@ -88,7 +88,7 @@ def roles_of(benchmark: BenchmarkConfig) -> dict[str, str]:
 @click.option("--view", type=click.Choice([*SCORE_VIEWS, ALL]), default="overview", help="which tables")
 @options.table_format()
 @click.option("--explain", is_flag=True, help="also print every convention that the numbers depend on")
-@options.fields_of(MetricOptions, fpr=_rates)
+@options.fields_of(MetricOptions, fpr=_rates, fdr=lambda text: text if text == options.NULL else float(text))
 def evaluate(args: Namespace) -> int:
     """Compute every metric of a file of scores, or of a folder of them, and print the tables.
 
