@@ -195,6 +195,8 @@ def test_rows_are_chosen_by_what_they_are(results, capsys):
         (["--benchmark", "toi"], "--benchmark: 'toi' not found among the records; did you mean 'toy'"),
         (["--view", "ranking", "--columns", "auroq"], "--columns: 'auroq' not found; did you mean 'auroc'"),
         (["--view", "ranking", "--of", "nea"], "--of: 'nea' not found; did you mean 'near'"),
+        (["--of", "nea"], "--of: 'nea' not found; did you mean 'near'"),
+        (["--view", "overview", "--metric", "fpr95"], "--metric fpr95 has no effect — it is read by --view networks"),
     ],
 )
 def test_a_choice_that_leaves_nothing_is_an_error_that_says_what_there_is(results, arguments, said):

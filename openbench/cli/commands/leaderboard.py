@@ -94,7 +94,7 @@ def leaderboard(args: Namespace) -> int:
 
     With --view, --benchmark, --where, --of, --columns or --format tables are printed instead. --of takes near, far,
     pooled_near, pooled_far, the names of sets, or `sets` for each of them. A LaTeX table has the methods with near and
-    far, or with five numbers of another view, unless --columns names others.
+    far, or with five numbers of another view, unless --columns names others. --of alone prints the overview.
 
     Examples:
       python -m openbench leaderboard
@@ -116,6 +116,8 @@ def leaderboard(args: Namespace) -> int:
         )
     if args.reports and args.site is None:
         raise ConfigError("--reports needs --site — the pages of runs are part of the site: --site DIR")
+    if args.metric != "auroc" and args.view not in _MATRICES:
+        raise ConfigError(f"--metric {args.metric} has no effect — it is read by --view {', '.join(_MATRICES)}")
     if args.site is not None:
         return _site(results, args.site, reports=args.reports)
     if any((args.published, args.view, args.benchmarks, args.where, args.form, args.of, args.columns)):
@@ -150,7 +152,7 @@ def _site(results: Path, folder: Path, *, reports: bool) -> int:
 def _show(args: Namespace) -> int:
     """Print tables of published results, or of a view of the boards; nothing is written."""
     unreadable: list[RecordError] = []
-    form, view, boards = args.form or "console", args.view or _BOARD, []
+    form, view, boards = args.form or "console", args.view or ("overview" if args.of else _BOARD), []
     if args.published:
         found = published_boards(args.results / "reference", boards_in(RecordStore(args.results), unreadable.append))
         tables = [board.table for board in _of(found, args.benchmarks, "the published results")]
