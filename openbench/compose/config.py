@@ -263,11 +263,13 @@ def _unknown_key(key: str, command: str, overrides: Sequence[str], config_dir: P
         rest = [o.input_line or "" for o in parse(job) if o.key_or_group != key]
         try:
             cfg = _composed(command, rest, config_dir)
-        except _OF_CONFIGS:  # other arguments are wrong too
-            cfg = OmegaConf.create()
+        except _OF_CONFIGS as error:  # another argument is wrong too
+            return _explanation(error, command, rest, config_dir)
         parent, leaf, allowed = _first_unknown(cfg, key)
         if leaf not in allowed:
             break
+    if leaf in allowed:  # the value is a mapping
+        return ConfigError(f"{key} lacks a key of the value that it is given — add it with a plus sign: +{key}=VALUE")
     hint = did_you_mean(leaf, allowed)
     if not parent and leaf in (cfg.get("runtime") or {}):
         hint = f"; did you mean 'runtime.{leaf}'?"

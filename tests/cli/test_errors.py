@@ -93,6 +93,11 @@ def test_words_that_do_not_fit_together(engine, capsys, words, expected):
             "backbone has no key 'wights'; did you mean 'weights'? — allowed: weights; a parameter that its yaml "
             "leaves out takes a plus sign: +backbone.wights=VALUE",
         ),
+        (
+            "backbone={wights:3}",
+            "backbone lacks a key of the value that it is given — add it with a plus sign: +backbone=",
+        ),
+        ("backbone.wights=3 seeed=1", "the config has no key 'seeed'; did you mean 'seed'?"),
         ("device=cpu", "did you mean 'runtime.device'?"),
         ("+sed=1", "config has no key 'sed'; did you mean 'seed'? — allowed: benchmark, backbone"),
         (
@@ -114,7 +119,7 @@ def test_words_that_do_not_fit_together(engine, capsys, words, expected):
     ],
 )
 def test_a_users_mistake_is_put_into_words(engine, capsys, typed, expected):
-    assert expected in said(capsys, "run", "+benchmark=digits", typed)
+    assert expected in said(capsys, "run", "+benchmark=digits", *typed.split())
     assert engine.asked == []
 
 
