@@ -426,7 +426,8 @@ def anatomy(module: nn.Module) -> Anatomy:
 @lru_cache(maxsize=4)
 def _tokenizer(model: str) -> Any:
     """open_clip's tokenizer of a model: reading its vocabulary takes longer than building a small model."""
-    return _compat.library("open_clip").get_tokenizer(model)
+    with _quiet():
+        return _compat.library("open_clip").get_tokenizer(model)
 
 
 def _whole(library: Any, model: str, pretrained: str | None) -> Any:
@@ -447,12 +448,17 @@ def _preset(settings: dict[str, Any], where: str) -> Preprocess:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without open_clip's warning that a model has random weights, which is what was asked for."""
+    """Without open_clip's warning that a model has random weights, which is what was asked for.
+
+    It logs by functions of `logging` that give the process a handler where it has none: messages would come twice.
+    """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
+    logging.root.addHandler(handler := logging.NullHandler())
     try:
         yield
     finally:
+        logging.root.removeHandler(handler)
         logging.disable(before)
 
 

@@ -1,5 +1,6 @@
 """Features, maps and presets of library models against what the libraries themselves compute and publish."""
 
+import logging
 import re
 from collections.abc import Callable
 from functools import partial
@@ -104,6 +105,13 @@ def test_open_clip_models_have_the_activation_of_their_weights(
     monkeypatch.setattr("openbench.backbones.open_clip._whole", whole)
     with pytest.raises(CheckpointError, match=f"^{made} {weights}$"):
         open_clip_model("mine", model, weights=weights, classes=("a", "b"))
+
+
+def test_open_clip_gives_the_process_no_handler_which_would_print_messages_twice(monkeypatch) -> None:
+    tiny_clip.weights()
+    monkeypatch.setattr(logging.root, "handlers", [])
+    tiny_clip.backbone()
+    assert logging.root.handlers == []
 
 
 def test_the_published_prompts_and_names_give_the_head_that_the_library_builds() -> None:
