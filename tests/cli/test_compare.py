@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,12 +101,17 @@ def test_the_image_on_which_two_runs_disagree_most_is_named(compare):
     assert line.split() == ["c", "far", "image", "7", "99.5", "0.5"]
 
 
+per_set = record("msp", k=5)
+per_set = replace(per_set, tuned={"k": {"b": 5}}, config={**per_set.config, "tune": {"strategy": "oracle_per_set"}})
+
+
 @pytest.mark.parametrize(
     ("other", "sets", "why"),
     [
         (record("msp", digest="cccc"), scores(2), "different benchmarks"),
         (record("msp"), scores(2, 49), "images — compare runs"),
         (record("msp"), None, "scores of run"),
+        (per_set, scores(2), "has its own ID scores — name runs of another `tune`"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(compare, other, sets, why):

@@ -22,7 +22,7 @@ from openbench.metrics.curve import check_rate
 from openbench.results.comparisons.rejection import contenders, rejection_tables
 from openbench.results.comparisons.thresholds import GroupedScores, group_table, scored_runs, summary_tables
 from openbench.results.escape import console
-from openbench.results.records.settings import given_of
+from openbench.results.records.settings import given_of, is_per_set
 from openbench.results.records.store import RecordStore
 from openbench.results.scores.formats import read_sets
 from openbench.results.scores.stored import PUBLISHED, ScoreStore, first_with
@@ -100,6 +100,8 @@ def compare(args: Namespace) -> int:
     records = [store.look_up(run_id)[0] for run_id in args.run_ids]
     if len({record.run_id for record in records}) < len(records):
         raise ConfigError("compare: the same run is named twice — name different runs")
+    if per_set := next((record.run_id for record in records if is_per_set(record)), None):
+        raise ConfigError(f"compare: each OOD set of run {per_set} has its own ID scores — name runs of another `tune`")
     runs = compared([(record, _scores(record.run_id, _folders(args))) for record in records])
     first, *others = runs
     tables = [difference_table(first, other, args.level) for other in others]
