@@ -80,7 +80,10 @@ def test_a_record_that_is_not_there_does_not_keep_others_from_being_verified(mad
 def test_what_excludes_itself_is_refused(folder, capsys):
     for words in (["all", "--images"], ["all", "runtime.device=cpu"], ["--scores", "0123", "runtime.device=cpu"]):
         assert main(["verify", *words, "--results", str(folder)]) == 2
-        assert "allowed: run ids with --scores" in capsys.readouterr().err
+        assert (
+            "allowed: run ids with --scores, or `all` alone; to begin with the images, name the"
+            in capsys.readouterr().err
+        )
 
 
 def test_an_edited_record_is_found_though_its_digest_was_made_again(made, folder, capsys):

@@ -113,7 +113,7 @@ def verify(args: Namespace) -> int:
     if (others and (args.scores or ALL in run_ids)) or (ALL in run_ids and len(run_ids) > 1):
         raise ConfigError(
             f"`{ALL}` and --scores read published scores only, found {others or 'run ids'} beside them — allowed: run "
-            f"ids with --scores, or `{ALL}`"
+            f"ids with --scores, or `{ALL}` alone; to begin with the images, name the run ids"
         )
     from_scores = [r for r in run_ids if args.scores or r == ALL or (not others and _has_scores(r, args.results))]
     code = _verify_scores(args.results, from_scores, outcomes) if from_scores else OK
