@@ -48,7 +48,7 @@ def note(text: str, form: str = "console") -> None:
         text: of one line or more.
         form: of the tables.
     """
-    print(text, file=sys.stderr if form in ("csv", "json") else sys.stdout, flush=True)
+    print(text, file=sys.stderr if form in ("csv", "json", "latex") else sys.stdout, flush=True)
 
 
 def write_json(values: Any, path: Path) -> None:

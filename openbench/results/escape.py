@@ -17,6 +17,7 @@ _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the l
 _LATEX_MATH = {
     "±": "pm", "↑": "uparrow", "↓": "downarrow", "≥": "geq", "≤": "leq", "×": "times", "·": "cdot", "→": "rightarrow",
     "∪": "cup", "†": "dagger", "δ": "delta", "π": "pi", "α": "alpha", "ε": "varepsilon", "λ": "lambda",
+    "ρ": "rho", "τ": "tau",
 }  # fmt: skip
 _LATEX = {
     "\\": r"\textbackslash{}",

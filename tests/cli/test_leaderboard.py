@@ -143,6 +143,8 @@ def test_networks_and_methods_are_printed_with_what_survives_above(results, caps
     said = capsys.readouterr().out
     assert said.startswith("toy: near AUROC, networks × methods: 2 methods on 2 networks. Kendall's τ")
     assert said.index("Kendall's τ between") < said.index("mean rank") < said.index("Kendall's τ [95 %]")
+    assert main(["--view", "networks", "--of", "near", "--format", "latex"]) == 0
+    assert all(line.isascii() for line in capsys.readouterr().out.splitlines() if line[:1] != "%")
     with pytest.raises(ConfigError, match="'n_ood' has no better and worse"):
         main(["--view", "networks", "--metric", "n_ood"])
 

@@ -183,7 +183,8 @@ COMMANDS = (
     r"\\(?:textbackslash\{\}|textasciitilde\{\}|textasciicircum\{\}|textless\{\}|textgreater\{\}|ldots\{\}|[&%$#_{}])"
 )
 MATHS = (
-    r"\$(?:-|\\(?:pm|uparrow|downarrow|geq|leq|times|delta|pi|alpha|varepsilon|lambda|cdot|rightarrow|cup|dagger))\$"
+    r"\$(?:-|\\(?:pm|uparrow|downarrow|geq|leq|times|delta|pi|alpha|varepsilon|lambda|rho|tau|cdot|rightarrow|cup"
+    r"|dagger))\$"
 )
 
 
