@@ -228,6 +228,8 @@ def as_head(value: Any, d: int | None = None, others: str = "") -> "Head":
     from openbench.core.features import Head, fitted_pair
 
     pair = fitted_pair(value)
+    if hasattr(value, "dual_coef_") and len(getattr(value, "classes_", ())) > 2:
+        raise DataError(f"head: {type(value).__name__} has a row for each pair of classes — give a LinearSVC")
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         allowed = "(W, b) with W (c, d) and b (c,) or None, a torch.nn.Linear, or a fitted linear model of scikit-learn"
         raise DataError(f"head is a {type(value).__name__} — allowed: {others}{allowed}")

@@ -9,6 +9,7 @@ import torch
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import NearestNeighbors
+from sklearn.svm import SVC
 from sklearn.utils.validation import check_is_fitted
 
 import openbench as ob
@@ -131,6 +132,7 @@ def test_a_method_made_of_others_learns_its_weights_from_validation():
         (lambda: ob.method("knn").fit(np.where(X > 5, np.nan, X)), DataError, "X has NaN or infinity in"),
         (lambda: ob.method("msp").fit(X, head=(W.T, B)), DataError, r"head: W has shape \(6, 3\) .* pass W.T"),
         (lambda: ob.method("msp").fit(X, head=W), DataError, "head is a ndarray — allowed: "),
+        (lambda: ob.method("msp").fit(X, head=SVC(kernel="linear").fit(X, Y)), DataError, "row for each pair of class"),
         (lambda: ob.method("msp").fit(X).score(TEST, logits=W), MethodError, "40 rows of X and 3 of logits"),
     ],
 )

@@ -67,6 +67,12 @@ def test_a_file_called_id_test_has_the_scores_of_the_benchmarks_set(table, tmp_p
     assert set(record.counts) == set(table.role + "/" + table.set)
 
 
+def test_overrides_that_nothing_reads_are_refused(given, table):
+    code, said, records = given(table, "method=knn")
+    assert (code, records) == (2, [])
+    assert "'method=knn' has no effect" in said
+
+
 def test_the_same_scores_give_the_same_record(given, table):
     (_, first, records), (code, second, again) = given(table), given(table)
     assert (code, len(records), len(again)) == (0, 1, 1)

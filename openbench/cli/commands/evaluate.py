@@ -197,6 +197,10 @@ def scores(args: Namespace) -> int:
     paths = [Path(word) for word in args.words if word not in overrides]
     if len(paths) != 1:
         raise ConfigError(f"import scores: found {len(paths)} files or folders of scores — one is needed")
+    for word in overrides:
+        if not word.lstrip("+~").startswith(("benchmark", "dataset@benchmark", "metrics")):
+            allowed = "overrides of benchmark and metrics; method, network and seed are --name, --backbone, --seed"
+            raise ConfigError(f"import scores: '{word}' has no effect — allowed: {allowed}")
     for option, text in (("--name", args.name), ("--backbone", args.backbone)):
         if not is_part(text):
             raise ConfigError(f"{option}: found {text!r} — allowed: {PART}")
