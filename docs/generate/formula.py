@@ -121,7 +121,7 @@ def _shown(formula: str) -> str:
 
 
 def _is_mathematics(token: str, tokens: list[str], at: int) -> bool:
-    core = token.strip("()[]{},;:.’'\"")
+    core = token.strip("$()[]{},;:.’'\"")
     if not core:
         return False
     if call := re.match(r"[(\[]*([A-Za-z]+)[(]", token):

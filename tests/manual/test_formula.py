@@ -37,7 +37,7 @@ def test_a_formula_as_tex(formula, expected):
         ("the k-th nearest", "the $k$-th nearest"),
         ("`f_c` as written", "`f_c` as written"),
         ("monte_carlo, or none", r"monte\_carlo, or none"),
-        ("below OPENBENCH_CACHE or ./results", r"below OPENBENCH\_CACHE or ./results"),
+        ("below $OPENBENCH_CACHE or ./results", r"below \$OPENBENCH\_CACHE or ./results"),
     ],
 )
 def test_mathematics_is_told_from_words(text, expected):
