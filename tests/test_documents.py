@@ -54,6 +54,13 @@ def test_every_command_of_a_page_is_one(page):
             composes(words)
 
 
+def test_every_run_id_of_an_example_is_that_of_a_record():
+    pages = [page for pattern in ("docs/*/*.md", "openbench/**/*.py") for page in ROOT.glob(pattern)]
+    examples = "".join(re.findall(r"-m openbench .*|load\(.*", "\n".join(page.read_text() for page in pages)))
+    named = set(re.findall(r"\b(?=[a-f]*\d)(?=\d*[a-f])[\da-f]{6,16}\b", examples))
+    assert [run for run in named if not [*ROOT.glob(f"results/records/*/*/*/{run}*.json")]] == []
+
+
 def test_the_readme_says_how_much_there_is():
     counts = [f"{len(registry.entries(kind))} {kind}s" for kind in ("method", "training", "benchmark")]
     assert "{}, {} and {}".format(*counts) in (ROOT / "README.md").read_text().replace("\n", " ")

@@ -465,7 +465,7 @@ def load(run: str | Path, folder: str | Path | None = None) -> Result:
     """Return one run: its record, and the scores per image if they are in the cache or beside the record.
 
     Example:
-        ob.load("latest").compare(ob.load("b4cd2b1a"))
+        ob.load("latest").compare(ob.load("0f1eafcf"))
 
     Args:
         run: a run id, the beginning of one, `latest`, or the path of a record.

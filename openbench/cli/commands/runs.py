@@ -54,7 +54,7 @@ def report(args: Namespace) -> int:
 
     Examples:
       python -m openbench report latest
-      python -m openbench report 36e6c0dc2b0d35da --out knn.html --images 0
+      python -m openbench report 0f1eafcfb5ce08fb --out knn.html --images 0
     """
     from openbench.cli.commands.verify import command
     from openbench.report.run_page import run_page
@@ -88,8 +88,8 @@ def compare(args: Namespace) -> int:
     from the cache.
 
     Examples:
-      python -m openbench compare 36e6c0 0f1eaf
-      python -m openbench compare 36e6c0 0f1eaf 2ffd38 --plots roc.png --images 10
+      python -m openbench compare e57cb0 0f1eaf
+      python -m openbench compare e57cb0 0f1eaf 2ffd38 --plots roc.png --images 10
     """
     from openbench.results.comparisons.runs import compared, config_table, difference_table, disagreement_table
 

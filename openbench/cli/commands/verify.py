@@ -96,10 +96,10 @@ def verify(args: Namespace) -> int:
     computed again; `import scores` makes such a folder of scores from elsewhere. Exit code 1: something is refused.
 
     Examples:
-      python -m openbench verify 36e6c0dc2b0d35da
-      python -m openbench verify --images 36e6c0dc2b0d35da
+      python -m openbench verify 0f1eafcfb5ce08fb
+      python -m openbench verify --images 0f1eafcfb5ce08fb
       python -m openbench verify all --keep
-      python -m openbench verify 36e6c0dc2b0d35da runtime.device=cpu --results my_results
+      python -m openbench verify 0f1eafcfb5ce08fb runtime.device=cpu --results my_results
       python -m openbench verify --submission mine
     """
     outcomes = Outcomes(args)
@@ -144,7 +144,7 @@ def publish(args: Namespace) -> int:
 
     Examples:
       python -m openbench publish all
-      python -m openbench publish 36e6c0dc2b0d35da --cache /scratch/openbench
+      python -m openbench publish 0f1eafcfb5ce08fb --cache /scratch/openbench
     """
     cached, published = ScoreStore(args.cache / "scores"), ScoreStore(args.results / PUBLISHED)
     wrong = copied = 0
