@@ -38,7 +38,7 @@ class Corpus:
         if texts.tower not in backbone.text_towers:
             raise NotApplicableError(
                 f"backbone '{backbone.name}' has no text tower '{texts.tower}' to embed '{texts.words}' (it has "
-                f"{', '.join(backbone.text_towers) or 'none'}) — write backbone=open_clip; only CLIPN has 'no'"
+                f"{', '.join(backbone.text_towers) or 'none'}) — write backbone=open_clip, 'no' with CLIPN's weights"
             )
         self.texts, self.tower = texts, backbone.text_towers[texts.tower]
 
