@@ -334,9 +334,12 @@ class TrainingJob:
         """Return the job of training a backbone on a benchmark; validation and training splits are all it sees.
 
         Raises:
-            ConfigError: the backbone has another number of classes than the benchmark.
+            ConfigError: the backbone has another number of classes than the benchmark, or a head to be fitted.
             DataError: outliers are needed and there are none.
         """
+        if (kind := backbone.head_to_fit) is not None:
+            found = f"head={kind} is fitted on features, and weights is null — name weights"
+            raise ConfigError(f"backbone '{backbone.name}': {found}")
         if backbone.num_classes != len(benchmark.classes):
             raise ConfigError(
                 f"backbone '{backbone.name}' has {backbone.num_classes} classes, benchmark '{benchmark.name}' "

@@ -88,6 +88,10 @@ def test_a_backbone_for_other_classes_is_an_error() -> None:
     four = benchmark(classes=("a", "b", "c", "d"))
     with pytest.raises(ConfigError, match=rf"has {CLASSES} classes, benchmark 'toys' 4"):
         TrainingJob.of(backbone(), four, ToyEntropy(), 0)
+    headless = backbone()
+    headless.head_to_fit = "knn"
+    with pytest.raises(ConfigError, match="head=knn is fitted on features, and weights is null — name weights"):
+        TrainingJob.of(headless, benchmark(), ToyEntropy(), 0)
 
 
 def test_checkpoint_is_found_once_training_has_ended_and_not_if_it_was_altered(tmp_path: Path) -> None:
