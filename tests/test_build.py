@@ -221,6 +221,7 @@ def test_a_value_of_another_kind_does_not(annotation, value):
         (int, "a whole number (of 64 bits at most)"),
         (float, "a finite number"),
         (int | None, "a whole number (of 64 bits at most), or null"),
+        (dict[str, list[Any]], "a mapping from text to a list, each item anything"),
         (OneOf, "a node with the `_target_` of an OneOf"),
         (Counter, "a node with the `_target_` of a Counter"),
         (NonNegative, "a number ≥ 0"),

@@ -165,7 +165,7 @@ def described(annotation: Any) -> str:
         return "a list"
     if annotation in _WORDS:
         return _WORDS[annotation]
-    if not inspect.isclass(annotation):
+    if annotation is Any or not inspect.isclass(annotation):
         return "anything"
     article = "an" if annotation.__name__[0] in "AEIOU" else "a"
     return f"a node with the `_target_` of {article} {annotation.__name__}"
