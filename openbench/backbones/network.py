@@ -79,7 +79,7 @@ class NetworkBackbone(Backbone):
         if isinstance(head, nn.Linear):
             self.num_classes, self.feature_dim = head.out_features, head.in_features
         else:
-            self.classifies, self.num_classes, self.feature_dim = False, 0, self._width()
+            self.classifies, self.num_classes, self.feature_dim = False, 0, self.width()
         self.layers = tuple(self.anatomy.stages)
 
     @property
@@ -234,11 +234,19 @@ class NetworkBackbone(Backbone):
         """The precision where 16 bits would not do: gradients vanish in them, and methods expect float32."""
         return "fp32" if self.precision in HALVES else self.precision
 
-    def _width(self) -> int:
-        """The feature dimension of a network without a classifier, from one black image."""
+    def width(self) -> int:
+        """The feature dimension, from one black image.
+
+        Raises:
+            ConfigError: the network does not take an image of this size and these channels.
+        """
         p = self.preprocess
-        with evaluating(self.network), torch.no_grad(), tapping(self.network, self.anatomy, (), "none") as tapped:
-            self.network(torch.zeros(1, p.channels, p.crop, p.crop))
+        try:
+            with evaluating(self.network), torch.no_grad(), tapping(self.network, self.anatomy, (), "none") as tapped:
+                self.network(torch.zeros(1, p.channels, p.crop, p.crop, device=self.device))
+        except (AssertionError, RuntimeError, ValueError) as error:
+            found = f"fails on an image of {p.channels}×{p.crop}×{p.crop} ({error!r:.200})"
+            raise ConfigError(f"backbone '{self.name}' {found} — change its preprocess or options") from error
         return self._checked(tapped).features.shape[1]
 
     def _require(self, layer: str) -> None:

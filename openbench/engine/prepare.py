@@ -199,6 +199,7 @@ def ready_backbone(
     backbone, training = adopted or build_backbone(config, benchmark), TrainingInfo()
     if isinstance(backbone, NetworkBackbone):
         check_precision(backbone.precision, device)
+        backbone.width()  # it takes the images
     check_images(backbone, benchmark)
     if backbone.trained:
         check_training_counts(backbone, benchmark, config, name_of(config["training"]))

@@ -11,7 +11,7 @@ from openbench.core.request import Field, Perturb, Request
 from openbench.core.runtime import Runtime
 from openbench.data.build import build_benchmark
 from openbench.engine.prepare import ready_backbone
-from openbench.errors import NotApplicableError
+from openbench.errors import ConfigError, NotApplicableError
 from openbench.features.store import FeatureStore
 from openbench.paths import config_dir
 
@@ -116,6 +116,12 @@ def test_every_foundation_model_runs_small(stem):
     found = backbone.outputs(torch.randn(2, 3, side, side), Request(fields=frozenset({Field.FEATURES})))
     assert found.features.shape == (2, 16)
     assert found.features.isfinite().all()
+
+
+def test_a_network_that_does_not_take_the_images_is_an_error_before_it_is_trained(tmp_path):
+    words = ["backbone=timm", "backbone.model=test_resnet", "backbone.weights=null", "+backbone.options.in_chans=1"]
+    with pytest.raises(ConfigError, match=r"'timm_test_resnet' fails on an image of 3×\d+×\d+ .* — change its prepr"):
+        ready(*job(tmp_path, *DIGITS, *words))
 
 
 def test_a_head_is_named_by_what_it_was_fitted_on(folder, words):
