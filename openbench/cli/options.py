@@ -10,13 +10,16 @@ from textwrap import indent
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from openbench import paths
+from openbench.errors import ConfigError
 from openbench.progress import verbosity
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
 NULL = "null"  # as typed for None
+_ALWAYS = ("--results", "--quiet", "--verbose")  # options that may be typed where nothing reads them
 
 
 class Command(click.Command):
@@ -97,6 +100,26 @@ def chosen(args: Namespace, cls: type) -> dict[str, Any]:
     """Return the values of the options of `fields_of` that were typed."""
     typed = {field.name: getattr(args, field.name) for field in fields(cls)}
     return {name: None if value == NULL else value for name, value in typed.items() if value is not None}
+
+
+def check_read(what: str, *read: str) -> None:
+    """Check that nothing was typed that a way of calling the current command does not read.
+
+    Args:
+        what: the option, or how else users call that way.
+        *read: the longest names of the options that it reads too, e.g. `--format`.
+
+    Raises:
+        ConfigError: something was.
+    """
+    context, known = click.get_current_context(), (*what.split(), *read, *_ALWAYS)
+    names = {
+        max(p.opts, key=len) if isinstance(p, click.Option) else p.human_readable_name: p
+        for p in context.command.params
+    }
+    typed = [n for n, p in names.items() if context.get_parameter_source(p.name or "") == ParameterSource.COMMANDLINE]
+    if unread := [name for name in typed if name not in known]:
+        raise ConfigError(f"{', '.join(unread)} has no effect, as {what} does not read it — leave it out")
 
 
 def _list_of(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:

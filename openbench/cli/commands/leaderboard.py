@@ -1,5 +1,6 @@
 """`leaderboard`: bring the tables under results/leaderboard up to date with the records, or show them one by one."""
 
+import fnmatch
 import gc
 import json
 import re
@@ -7,7 +8,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ from openbench.errors import ConfigError, OpenbenchError, RecordError, available
 from openbench.public import TARGET, public
 from openbench.results.escape import console
 from openbench.results.leaderboard import matrix
-from openbench.results.leaderboard.across import ACROSS, COST, across, across_csv, costs, needed
+from openbench.results.leaderboard.across import ACROSS, COST, ID, across, across_csv, costs, needed
 from openbench.results.leaderboard.pages import (
     FOLDER,
     PublishedBoard,
@@ -55,6 +55,16 @@ _UNKNOWN = "not known"  # whether weights that openbench does not list have met 
 # What of a backbone's node tells which weights it has, whatever its name.
 _WEIGHTS = (TARGET, "model", "weights", "sha256")
 _ATTRIBUTES = ("method", "training", "augment", "outliers", "backbone", "tuned")
+
+
+_WITHOUT_SETS = (_BOARD, COST, ID, "prediction_sets")  # views that do not read --of
+# Ways of calling that read few options: the option, its argument, and the options that they read.
+_MODES = (
+    ("--site", "site", "--reports"),
+    ("--check", "check"),
+    ("--plots", "plots"),
+    ("--published", "published", "--benchmark", "--columns", "--format"),
+)
 
 
 def _condition(text: str) -> tuple[str, tuple[str, ...]]:
@@ -118,9 +128,14 @@ def leaderboard(args: Namespace) -> int:
         raise ConfigError("--reports needs --site — the pages of runs are part of the site: --site DIR")
     if args.metric != "auroc" and args.view not in _MATRICES:
         raise ConfigError(f"--metric {args.metric} has no effect — it is read by --view {', '.join(_MATRICES)}")
+    for mode, typed, *read in _MODES:
+        if getattr(args, typed):
+            options.check_read(mode, *read)
+    if args.of and args.view in _WITHOUT_SETS:
+        raise ConfigError(f"--of has no effect, as --view {args.view} does not read it — leave it out")
     if args.site is not None:
         return _site(results, args.site, reports=args.reports)
-    if any((args.published, args.view, args.benchmarks, args.where, args.form, args.of, args.columns)):
+    if any((args.published, args.view, args.benchmarks, args.where, args.form, args.of, args.columns, args.explain)):
         return _show(args)
     gc.set_threshold(100_000)  # records are many objects without cycles, among which there is no garbage
     made = generate(results, class_overlap)
@@ -281,13 +296,13 @@ def _of(found: Sequence[AnyBoard], benchmarks: Sequence[str], where: str) -> lis
     """The boards of some benchmarks; all without names.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: a name is that of none.
     """
-    boards = [board for board in found if not benchmarks or _matches(board.benchmark, benchmarks)]
-    if benchmarks and not boards:
-        known = sorted({board.benchmark for board in found})
-        raise ConfigError(not_found(f"--benchmark: '{benchmarks[0]}' not found among {where}", benchmarks[0], known))
-    return boards
+    known = sorted({board.benchmark for board in found})
+    for name in benchmarks:
+        if not fnmatch.filter(known, name):
+            raise ConfigError(not_found(f"--benchmark: '{name}' not found among {where}", name, known))
+    return [board for board in found if not benchmarks or _matches(board.benchmark, benchmarks)]
 
 
 def _only(board: Board, attribute: str, allowed: Sequence[str]) -> Board:
@@ -299,7 +314,7 @@ def _only(board: Board, attribute: str, allowed: Sequence[str]) -> Board:
 
 
 def _matches(value: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(value, pattern) for pattern in patterns)
+    return any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
 
 
 def class_overlap(benchmark: str, backbone: Mapping[str, Any]) -> str:
