@@ -108,7 +108,7 @@ def leaderboard(args: Namespace) -> int:
 
     Examples:
       python -m openbench leaderboard
-      python -m openbench leaderboard --benchmark cifar10 --where outliers=none --where training=cross_entropy,logitnorm
+      python -m openbench leaderboard --benchmark digits --where outliers=none --where training=cross_entropy,logitnorm
       python -m openbench leaderboard --view selective --of near
       python -m openbench leaderboard --benchmark cifar10 --view overview --columns method,near,tin --format latex
       python -m openbench leaderboard --view overview --format csv
