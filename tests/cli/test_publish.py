@@ -131,6 +131,7 @@ def test_the_images_flagged_first_in_a_report_are_those_with_the_largest_scores(
 def test_a_page_that_cannot_be_written_is_an_error(made, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(run_page, "run_page", lambda *_: "drawn elsewhere")
     (tmp_path / "file").write_text("")
-    for out in ("file/run.html", "."):
+    (tmp_path / "folder.html").mkdir()
+    for out in ("file/run.html", "folder.html"):
         assert report(made, "--out", str(tmp_path / out), "--images", "0") == 2
         assert "cannot be written" in capsys.readouterr().err

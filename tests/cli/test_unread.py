@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from openbench import paths
+from openbench.cli.app import carry_out
 from openbench.compose.config import compose, composed, published_scorer, scientific
 from openbench.config.build import target_of
 from openbench.config.folders import shipped
@@ -82,3 +83,22 @@ def test_published_scorer_is_what_typing_its_name_gives() -> None:
 def test_a_training_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"has no `scorer` that is a name in configs/method"):
         published_scorer({"_target_": "openbench.training.recipe.Recipe"})
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("show method knn --format json --explain", "--format, --explain has no effect, as show method does not read"),
+        ("verify --submission mine 36e6c0 --images", "RUN_ID…, --images has no effect, as --submission does not read"),
+        ("study tuning/digits --to tables --format csv", "--format has no effect, as study without --table does not"),
+        ("data list cifar10c --format json", "--format has no effect, as data list cifar10c does not read it"),
+        ("data verify digits --fast --show 3", "--show has no effect, as --fast does not read it"),
+        ("data list noise", "data set 'noise' has no download: it is computed, or made of files that are here"),
+        ("monitor a.csv b.csv --reset", "--reset has no effect without --state"),
+        ("report latest --out run.pdf", "--out 'run.pdf' — allowed: a name that ends in .html"),
+    ],
+)
+def test_options_and_names_that_a_command_does_not_read_are_refused(line, said):
+    with pytest.raises(ConfigError) as caught:
+        carry_out(line.split())
+    assert str(caught.value).startswith(said)

@@ -62,11 +62,14 @@ def list_data(args: Namespace) -> int:
     BENCHMARK is a benchmark, with KEY=VALUE overrides, a data set, or backbone=NAME.
     """
     backbone, words = _backbone(args.words)
+    is_source = bool(words) and not backbone and _is_source(words, args.config_dir)
+    if is_source or (backbone and not words):
+        options.check_read(f"data list {args.words[0]}", "[BENCHMARK…]", "--config-dir")
     if backbone:
         return _list_weights(backbone, words, args.config_dir, args.form)
     if not words:
         print_tables([_sources_table()], args.form)
-    elif _is_source(words, args.config_dir):
+    elif is_source:
         print(_how(download.data_sources()[words[0]]))
     else:
         return _print_survey(benchmark_config(words, args.config_dir), args.form)
@@ -107,6 +110,8 @@ def verify(args: Namespace) -> int:
     from openbench.data.checking.verify import verify_node
     from openbench.data.dataset import readable_fingerprint
 
+    if args.fast:
+        options.check_read("--fast", "BENCHMARK…", "--config-dir")
     config = benchmark_config(args.words, args.config_dir)
     report = verify_node(config)
     print(report)
@@ -303,6 +308,9 @@ def _is_source(words: Sequence[str], config_dir: Path | None) -> bool:
     if len(words) > 1 or "=" in word or word.startswith("~") or word in benchmarks:
         return False
     if word not in sources:
+        if word in entries("dataset", config_dir):
+            here = "it is computed, or made of files that are here already"
+            raise ConfigError(f"data set '{word}' has no download: {here} (python -m openbench show dataset {word})")
         what = f"benchmark or data set '{word}'"
         raise ConfigError(not_found(what, word, [*benchmarks, *sources], "data list"))
     return True

@@ -167,6 +167,8 @@ def monitor(args: Namespace) -> int:
       python -m openbench monitor detector/ today.csv --state monitor.state --json || notify
       python -m openbench monitor calibration.csv scores.csv --level 0.001 --bets mixture
     """
+    if args.reset and args.state is None:
+        raise ConfigError("--reset has no effect without --state — name the file of the monitor: --state FILE")
     form = picture_format(args.plot)
     calibration = _calibration(args.detector)
     tables = [(_numbers(path), file_sha256(path)) for path in args.scores]

@@ -90,6 +90,7 @@ def show(args: Namespace) -> int:
         parts += [f"{_origin(record, args.config_dir, args.results)}\n"] * (args.form == "console")
         print("\n".join(parts), end="")
         return OK
+    options.check_read(f"show {args.group}", "GROUP", "NAME", "--config-dir")
     entry = registry.entry(args.group, args.name, args.config_dir)
     print((method_text if entry.group == "method" else config_text)(entry, args.config_dir), end="")
     return OK

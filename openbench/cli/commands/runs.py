@@ -59,6 +59,8 @@ def report(args: Namespace) -> int:
     from openbench.cli.commands.verify import command
     from openbench.report.run_page import run_page
 
+    if args.out is not None and args.out.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"--out '{args.out}' — allowed: a name that ends in .html")
     record, _ = RecordStore(args.results).look_up(args.run_id)
     stored = first_with(record.run_id, _folders(args))
     sets = stored.read_whole(record.run_id) if stored else []

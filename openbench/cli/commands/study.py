@@ -67,6 +67,9 @@ def study(args: Namespace) -> int:
     store = RecordStore(args.results or paths.results_dir())
     if not (args.make or args.table or args.to):
         return _status(chosen, more, store, args)
+    if not args.table:
+        words = ("NAME", "KEY=VALUE…", "--run", "--to", "--allow", "--rows", "--columns", "--config-dir")
+        options.check_read("study without --table", *words)
     if args.results is not None:
         runtime.append(f"runtime.results={quoted(str(args.results))}")
     code = _make(chosen, more, store, runtime) if args.make else OK

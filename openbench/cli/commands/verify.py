@@ -104,6 +104,7 @@ def verify(args: Namespace) -> int:
     """
     outcomes = Outcomes(args)
     if args.submission is not None:
+        options.check_read("--submission", "--format")
         return _check_submission(args.submission, args.results, outcomes)
     overrides = [word for word in args.words if "=" in word]
     run_ids = [word for word in args.words if "=" not in word]
@@ -160,7 +161,7 @@ def publish(args: Namespace) -> int:
             else:
                 wrong += 1
                 print(console(f"{record.run_id} {record.method['name']}: {_differences(recomputed)}"))
-    print(f"copied the scores of {copied} records to {args.results / PUBLISHED}")
+    print(f"copied the scores of {copied} record{'s' * (copied != 1)} to {args.results / PUBLISHED}")
     return (FAILED if wrong else OK) or lost.code
 
 
