@@ -93,6 +93,7 @@ def test_a_training_that_is_none_is_refused() -> None:
         ("study tuning/digits --to tables --format csv", "--format has no effect, as study without --table does not"),
         ("data list cifar10c --format json", "--format has no effect, as data list cifar10c does not read it"),
         ("data verify digits --fast --show 3", "--show has no effect, as --fast does not read it"),
+        ("data new t --features train=a.npy --epochs 3", "--epochs has no effect, as --features does not read it"),
         ("data list noise", "data set 'noise' has no download: it is computed, or made of files that are here"),
         ("monitor a.csv b.csv --reset", "--reset has no effect without --state"),
         ("report latest --out run.pdf", "--out 'run.pdf' — allowed: a name that ends in .html"),

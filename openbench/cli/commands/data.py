@@ -217,6 +217,7 @@ def new(args: Namespace) -> int:
     if args.features:
         if any((args.whole, args.train, args.val, args.test, args.ood_val, *groups.values(), args.corruptions)):
             raise ConfigError("--features and images exclude each other — give OOD features as near.NAME=FILE")
+        options.check_read("--features", "NAME", "--labels", "--logits", "--head", "--seed", "--to")
         return _new_of_features(args, folder)
     if args.labels or args.logits or args.head:
         raise ConfigError(
