@@ -11,6 +11,7 @@ from openbench.report import run_page
 from openbench.results.checks import read_checks
 from openbench.results.records.store import RecordStore, digest_of, load
 from openbench.results.scores.stored import ScoreStore
+from tests.results.records import named
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +106,16 @@ def test_scores_that_are_not_those_of_the_record_are_not_copied(made, folder, tm
     assert main(["publish", msp, "--results", str(folder), "--cache", str(tmp_path / "cache")]) == 1
     assert "not what its scores say" in capsys.readouterr().out
     assert not (folder / "scores").exists()
+
+
+def test_a_run_with_a_choice_per_set_is_to_be_computed_from_its_images(folder, capsys):
+    record, _ = RecordStore(folder).look_up(next(folder.rglob("msp/*.json")).stem)
+    config = {**record.config, "tune": {"strategy": "oracle_per_set"}}
+    per_set = named(replace(record, config=config, config_digest="", tuned={"k": {"eight": 5}}))
+    RecordStore(folder).write(per_set)
+    for command in ("publish", "verify --scores"):
+        assert main([*command.split(), per_set.run_id, "--results", str(folder)]) == 2
+        assert f"images: python -m openbench verify --images {per_set.run_id}" in capsys.readouterr().err
 
 
 def test_without_published_scores_the_command_that_makes_them_is_given(folder, capsys):

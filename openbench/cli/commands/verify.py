@@ -22,7 +22,7 @@ from openbench.progress import messages
 from openbench.public import foreign_targets, public, targets
 from openbench.results.checks import Check, MadeFrom, write_check
 from openbench.results.escape import console, console_lines
-from openbench.results.records.settings import given_of
+from openbench.results.records.settings import given_of, is_per_set
 from openbench.results.records.store import RecordStore, digest_of
 from openbench.results.scores.recompute import Recomputed, recompute
 from openbench.results.scores.stored import PUBLISHED, ScoreStore
@@ -180,7 +180,8 @@ def _recomputed(
     for record in _chosen(RecordStore(results), run_ids, lost):
         if [*run_ids] != [ALL] or wanted(record.run_id):
             try:
-                recomputed = recompute(record, scores.read_whole(record.run_id))
+                sets = () if is_per_set(record) else scores.read_whole(record.run_id)
+                recomputed = recompute(record, sets)
             except OpenbenchError as error:
                 lost.append(error)
             else:

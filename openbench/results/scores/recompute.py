@@ -67,7 +67,8 @@ def recompute(record: ResultRecord, sets: Sequence[SetScores]) -> Recomputed:
     """
     if is_per_set(record):
         raise RecordError(
-            f"record {record.run_id} has ID scores for each OOD set — compute it again: python -m openbench verify"
+            f"record {record.run_id} has ID scores for each OOD set, which are not published — compute it from its "
+            f"images: python -m openbench verify --images {record.run_id}"
         )
     counts = {f"{s.role}/{s.name}": len(s.scores) for s in sets}
     for key in sorted(counts.keys() | {key for key in record.counts if key.startswith(SCORED)}):
