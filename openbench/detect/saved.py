@@ -243,6 +243,8 @@ def _read_files(path: Path, digest: str | None) -> tuple[DetectorManifest, Tenso
     # What is compressed could be a bomb.
     if isinstance(root, zipfile.Path) and any(member.compress_type for member in root.root.infolist()):
         raise CheckpointError(f"'{path}' is compressed — zip the files of the detector without compression")
+    if not (root / MANIFEST).is_file():
+        raise CheckpointError(f"'{path}' has no '{MANIFEST}' — give the folder or the zip of a detector")
     whole = (root / MANIFEST).read_bytes()
     if digest is not None and digest != bytes_sha256(whole):
         raise CheckpointError(f"'{path}' is another detector: digest {bytes_sha256(whole)}, {digest} expected")

@@ -56,6 +56,8 @@ def test_scores_are_the_same_to_the_bit_from_a_folder_that_was_moved_and_from_a_
     assert loaded.about["licences"]["weights"].startswith("not known")  # random weights are not the released ones
     with pytest.raises(CheckpointError, match="another detector"):
         load_detector(path, digest="0" * 64)
+    with pytest.raises(CheckpointError, match=r"has no 'detector.json' — give the folder or the zip"):
+        load_detector(tmp_path)
 
 
 def test_the_licence_of_released_weights_is_told_of_these_only():
