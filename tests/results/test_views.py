@@ -113,6 +113,9 @@ def test_the_overview_shows_groups_before_their_sets_with_interval_and_both_side
         for title, key in (("AUROC ↑ [interval]", "auroc"), ("FPR@95 ↓ [interval]", "fpr95")):
             cell = table.rows[0][titles.index(f"{prefix}{title}")]
             assert cell == Estimate(values[key], values[f"{key}_low"], values[f"{key}_high"])
+    bare = {name: dict.fromkeys(("auroc", "fpr95", "fpr95_low"), 0.9) for name in record.metrics}
+    titles = [column.title for column in run_tables(replace(record, metrics=bare))[0].columns]
+    assert titles[3:5] == ["AUROC ↑", "FPR@95 ↓ [interval]"]
 
 
 def clauses(view, record):

@@ -63,7 +63,9 @@ def _overview(record: ResultRecord) -> Iterator[Table]:
     sides = [side for side in SIDES if any((side + name) in record.metrics for name in names_of(record))]
     columns = [*Column.of("set", "role", ("n", "count"))]
     for side in sides:
-        titles = [f"{_SHORT[side]}{title} [interval]" for title in ("AUROC ↑", "FPR@95 ↓")]
+        bounded = {key for name in names_of(record) for key in record.metrics.get(side + name, ())}
+        named = (("AUROC ↑", "auroc_low"), ("FPR@95 ↓", "fpr95_low"))
+        titles = [f"{_SHORT[side]}{title}{' [interval]' * (low in bounded)}" for title, low in named]
         titles += [] if side else ["AUPR-in ↑", "AUPR-out ↑"]
         columns += [Column(title, "percent") for title in titles]
     rows = []
