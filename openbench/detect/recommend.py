@@ -66,7 +66,7 @@ class Recommendation:
         if not self.best:
             return f"{self.title}: no method is within the limits"
         first, *others = self.best
-        why = "the only method within the limits"
+        why = "the only method within the limits" if self.out else "the only method with records"
         if self.compared:
             among = f"the highest AUROC of the {len(self.best)} that" if others else "the only one that"
             why = f"{among} may be the best, of {self.compared} compared"

@@ -68,6 +68,12 @@ def names(candidates):
     return [one["method"] for one in candidates]
 
 
+def test_the_only_method_is_said_to_be_within_limits_where_limits_leave_out_others(folder, tmp_path):
+    assert "take odin: the only method within the limits;" in str(advice(folder, memory_mb=350))
+    write(tmp_path / "one", "odin")
+    assert "take odin: the only method with records;" in str(advice(tmp_path / "one"))
+
+
 def test_near_decides_and_then_far(folder):
     # knn and energy differ by a hundredth of the spread; msp is as good by near but worse by far, odin worse by near.
     found = advice(folder)
