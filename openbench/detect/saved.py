@@ -43,6 +43,7 @@ from openbench.detect.calibration import Calibration, Terms
 from openbench.detect.detector import Detector
 from openbench.detect.network import NETWORK_OUTPUTS, check_fits, network_of, network_onnx
 from openbench.digest import bytes_sha256
+from openbench.engine.compatibility import lacking
 from openbench.engine.evaluate import for_layers
 from openbench.errors import CheckpointError, ConfigError, NotApplicableError, OpenbenchError, check_choice
 from openbench.public import TARGET, name_of, public, targets
@@ -290,6 +291,9 @@ def check_savable(detector: Detector, network: str) -> None:
             classifier than a linear one, or no graph.
     """
     why, backbone, options = "", detector.backbone or detector.learnt[0], detector.options
+    reads = [part for part in lacking(Rows("graph", 1, logits=1), detector.chosen.method) if part != "the head"]
+    without = f"choose a method of features, e.g. knn, and network=onnx: a graph has no {', '.join(reads)}"
+    to_do = without if reads else "save it as a graph: network=onnx"
     if not backbone.has_network:
         if network == "onnx":
             why = "there is no network, only features — leave out onnx"
@@ -298,13 +302,13 @@ def check_savable(detector: Detector, network: str) -> None:
     elif not isinstance(backbone, NetworkBackbone) or not isinstance(options.head, str | None):
         why = f"it is not a torch.nn.Module with weights ({type(backbone).__name__}) — pass the module to Detector"
     elif backbone.text_towers and network == "weights":
-        why = "its classifier was made from text, by a tower that is not saved — save it as a graph: network=onnx"
+        why = f"its classifier was made from text, by a tower that is not saved — {to_do}"
     elif detector.node and network == "weights":
         try:
             part = NetworkPart(**_described(backbone, detector.node, options))
             _of_config(part, backbone.network.state_dict(), detector.class_names)
         except OpenbenchError:
-            why = f"config '{part.config}' alone does not build it — save it as a graph: network=onnx"
+            why = f"config '{part.config}' alone does not build it — {to_do}"
     if why:
         raise NotApplicableError(f"model '{backbone.name}' cannot be saved: {why}")
 

@@ -240,6 +240,8 @@ def test_a_network_with_the_head_of_its_training_comes_back_and_one_with_further
     for training, code in (("arpl", 0), ("rotpred", 2)):
         assert main([*words, f"training={training}", f"out={tmp_path / training}"]) == code
     assert "does not build it — save it as a graph: network=onnx" in capsys.readouterr().err
+    assert main([*words, "training=rotpred", "method=rotpred", f"out={tmp_path / 'rotpred'}"]) == 2
+    assert "and network=onnx: a graph has no maps of its layers" in capsys.readouterr().err
     assert (tmp_path / "arpl").is_dir()
     assert not (tmp_path / "rotpred").exists()
 
