@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -372,8 +372,9 @@ def torchvision_anatomy(module: nn.Module, p: Preprocess, kind: type[nn.Module] 
     for container in _CONTAINERS:
         if container in children:
             parts = [f"{container}.{part}" for part, _ in children[container].named_children()]
-            sides = output_sides(module, parts, (p.channels, p.crop, p.crop), layout)
-            return Anatomy(head, choose_stages(list(zip(parts, sides, strict=True))), layout)
+            with suppress(RuntimeError):  # images that the network does not take: its `width` says so
+                sides = output_sides(module, parts, (p.channels, p.crop, p.crop), layout)
+                return Anatomy(head, choose_stages(list(zip(parts, sides, strict=True))), layout)
     return Anatomy(head)
 
 

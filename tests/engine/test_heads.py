@@ -122,6 +122,9 @@ def test_a_network_that_does_not_take_the_images_is_an_error_before_it_is_traine
     words = ["backbone=timm", "backbone.model=test_resnet", "backbone.weights=null", "+backbone.options.in_chans=1"]
     with pytest.raises(ConfigError, match=r"'timm_test_resnet' fails on an image of 3×\d+×\d+ .* — change its prepr"):
         ready(*job(tmp_path, *DIGITS, *words))
+    words = ["backbone=torchvision", "backbone.model=alexnet", "backbone.weights=null", "backbone.preprocess=null"]
+    with pytest.raises(ConfigError, match=r"'torchvision_alexnet' fails on an image of 3×16×16 .*too small"):
+        ready(*job(tmp_path, *DIGITS, *words))
 
 
 def test_a_head_is_named_by_what_it_was_fitted_on(folder, words):
