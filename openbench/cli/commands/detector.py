@@ -388,7 +388,7 @@ def _numbers(path: Path) -> NDArray[np.float64]:
     if "error" in frame:
         cells = cells[cells.notna() | frame["error"].isna()]
     if not len(cells):
-        raise DataError(f"table '{path}' has no rows")
+        raise DataError(f"table '{path}' has no rows with a score")
     values = np.array([_number(cell) for cell in cells])
     for row in np.flatnonzero(~np.isfinite(values))[:1]:
         quoted = one_line(str(cells.iloc[row])[:60])
