@@ -94,9 +94,9 @@ def check_known(
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for the nearest of `choices`, or an empty string if none is near."""
+    """Return `; did you mean 'x'?` for the nearest of `choices`, or an empty string if none is near, or it is one."""
     names = list(choices)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    near = [] if name in names else difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 

@@ -169,7 +169,7 @@ def resolve_device(name: str = "auto") -> torch.device:
         device = None
     if device is None or (device.index or 0) >= count.get(device.type, 0):
         found = f"torch {torch.__version__} finds {cuda} CUDA devices and {mps} of Metal"
-        hint = f"{did_you_mean(str(name), _KINDS) * (device is None)} — allowed: auto, cpu, cuda, cuda:<index>, mps"
+        hint = f"{did_you_mean(str(name).partition(':')[0], _KINDS)} — allowed: auto, cpu, cuda, cuda:<index>, mps"
         raise ConfigError(f"device {name!r} is not on this machine ({found}){hint}")
     return device
 

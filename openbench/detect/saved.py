@@ -304,8 +304,8 @@ def check_savable(detector: Detector, network: str) -> None:
     elif backbone.text_towers and network == "weights":
         why = f"its classifier was made from text, by a tower that is not saved — {to_do}"
     elif detector.node and network == "weights":
+        part = NetworkPart(**_described(backbone, detector.node, options))
         try:
-            part = NetworkPart(**_described(backbone, detector.node, options))
             _of_config(part, backbone.network.state_dict(), detector.class_names)
         except OpenbenchError:
             why = f"config '{part.config}' alone does not build it — {to_do}"

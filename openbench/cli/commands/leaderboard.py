@@ -72,8 +72,8 @@ def _condition(text: str) -> tuple[str, tuple[str, ...]]:
     attribute, equals, values = text.partition("=")
     if attribute not in _ATTRIBUTES or not equals or not options.names(values):
         raise click.BadParameter(
-            f"found {text!r}{did_you_mean(attribute, _ATTRIBUTES) * (attribute not in _ATTRIBUTES)} — "
-            f"allowed: KEY=VALUE,…, where KEY is one of {', '.join(_ATTRIBUTES)} and VALUE may hold *"
+            f"found {text!r}{did_you_mean(attribute, _ATTRIBUTES)} — allowed: KEY=VALUE,…, where KEY is one of "
+            f"{', '.join(_ATTRIBUTES)} and VALUE may hold *"
         )
     return attribute, options.names(values)
 
